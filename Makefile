@@ -1,0 +1,51 @@
+# The commands of the README. Everything lives in .venv; stamps make repeated runs quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# CPU wheels of torch: those on PyPI bring gigabytes of CUDA along.
+TORCH_WHEELS ?= https://download.pytorch.org/whl/cpu/torch/
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench-smoke docs clean
+.DELETE_ON_ERROR:
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/installed ## a BERT layer over 24 sequence lengths against NumPy: table and plot
+	$(BIN)/vortex demo
+
+test: $(VENV)/installed ## all tests that this machine can run
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-smoke: $(VENV)/eval-installed ## a few cases of every suite against every system, in minutes
+	$(BIN)/python -m eval.bench --smoke
+
+docs: $(VENV)/installed ## the pages that are generated from the code
+	$(BIN)/python docs/generate_hardware_spec.py
+
+clean: ## remove the environment, caches and build folders
+	rm -rf $(VENV) build dist vortex.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "$$($(PYTHON) --version) is too old: Python 3.11 or later is needed (make PYTHON=python3.12 ...)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=24' < /dev/null
+	touch $@
+
+# Editable: a changed module needs no new installation, a changed pyproject.toml does.
+$(VENV)/installed: $(VENV)/created pyproject.toml
+	$(PIP) install --quiet --editable '.[compile,dev]' < /dev/null
+	touch $@
+
+$(VENV)/eval-installed: $(VENV)/installed eval/requirements.txt
+	$(PIP) install --quiet --no-deps --find-links $(TORCH_WHEELS) --constraint eval/requirements.txt torch < /dev/null
+	$(PIP) install --quiet --requirement eval/requirements.txt < /dev/null
+	touch $@

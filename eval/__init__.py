@@ -1,0 +1,1 @@
+"""The evaluation harness: suites, peer systems, measurement, reports. Imports vortex; vortex never imports it."""

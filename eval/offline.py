@@ -1,0 +1,87 @@
+"""`python -m eval.offline`: what compiling costs: time from nothing and from the cache, memory, size, candidates.
+
+Each compilation runs in a fresh process with a cache folder of its own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eval import machine, records
+from eval.process import ROOT
+
+CHILD = """
+import json, os, resource, sys, time
+start = time.perf_counter()
+import vortex
+imported = time.perf_counter()
+gemm = vortex.compile("gemm", hw=sys.argv[1])
+done = time.perf_counter()
+gemm.save(sys.argv[2])
+path = sys.argv[2]
+files = [path] if os.path.isfile(path) else [os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs]
+own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+try:
+    sieve = {str(k): int(v) for k, v in dict(gemm.explain(m=128, n=768, k=768).sieve).items()}
+except (AttributeError, TypeError, ValueError):
+    sieve = {}
+print(json.dumps({"import": imported - start, "compile": done - imported, "memory": max(own, children) * 1024,
+                  "size": sum(map(os.path.getsize, files)), "strategies": len(gemm.strategies), "sieve": sieve}))
+"""
+
+
+def compile_once(hw: str, cache: Path) -> dict[str, Any]:
+    """Figures of one compilation in a fresh process, with `cache` as its cache folder."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"VORTEX_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONPATH": path}
+    with tempfile.TemporaryDirectory() as folder:
+        target = str(Path(folder, "gemm.vortex"))
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, hw, target], env=environment, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(f"compiling for {hw} failed:\n{done.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def figures(hw: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = (compile_once(hw, Path(folder)) for _ in range(2))
+    named = [
+        ("import vortex", first["import"], "s"),
+        ("compile from nothing", first["compile"], "s"),
+        ("compile from the cache", second["compile"], "s"),
+        ("peak memory", first["memory"] / 1e6, "MB"),
+        ("library", first["size"] / 1e6, "MB"),
+        *((name, count, "candidates") for name, count in first["sieve"].items()),
+        ("strategies in the library", first["strategies"], "candidates"),
+    ]
+    return [{"kind": "offline", "name": name, "value": value, "unit": unit, "hw": hw} for name, value, unit in named]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m eval.offline", description=__doc__.splitlines()[0])
+    parser.add_argument("--hw", default="native")
+    parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"))
+    options = parser.parse_args(arguments)
+    about = {"commit": machine.commit(), "device": machine.device()}
+    try:
+        lines = [line | about for line in figures(options.hw)]
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    records.append(options.out, lines)
+    for line in lines:
+        print(f"{line['name']:40} {line['value']:12.3f} {line['unit']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

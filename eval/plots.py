@@ -1,0 +1,119 @@
+"""The plots of the report. Each is drawn if its data is there; `report` names what is missing."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from eval import records
+from eval.compare import BEST, Table, baselines, pairs, tables
+from eval.records import Line
+from eval.registry import RIVALS
+from eval.stats import geometric_mean
+
+SIZE = (8.0, 4.5)
+
+
+def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
+    """Every plot the lines have data for; the file names."""
+    names: list[str] = []
+
+    def save(name: str, draw: Callable[[Any], bool]) -> None:
+        figure = Figure(figsize=SIZE, layout="constrained")
+        if draw(figure.subplots()):
+            figure.savefig(folder / name, dpi=120)
+            names.append(name)
+
+    for table in tables(records.settled(lines).values()):
+        where = f"{table.threads}t-{table.mode}"
+        for ours in RIVALS:
+            save(f"speedup-{ours}-{where}.png", partial(speedup_over_flops, table=table, ours=ours))
+            save(f"roofline-{ours}-{where}.png", partial(share_over_flops, table=table, ours=ours))
+    for threads in sorted({line["threads"] for line in lines if line.get("kind") == "oracle"}):
+        chosen = [line for line in lines if line.get("kind") == "oracle" and line["threads"] == threads]
+        save(f"oracle-{threads}t.png", partial(oracle, lines=chosen))
+    save("overhead.png", partial(overhead, lines=lines))
+    save("offline.png", partial(offline, lines=lines))
+    return names
+
+
+def speedup_over_flops(axes: Any, table: Table, ours: str) -> bool:
+    """The paper's Figure 12: one point per case and peer."""
+    drawn = False
+    for baseline in baselines(ours, table):
+        found = pairs(table, ours, baseline)
+        flops = table.flops(case for case, _, _ in found)
+        if found:
+            style = {"color": "black", "marker": "x", "s": 14} if baseline == BEST else {"s": 8, "alpha": 0.6}
+            mean = geometric_mean(theirs / mine for _, theirs, mine in found)
+            label = f"{baseline} (geometric mean {mean:.2f})"
+            axes.scatter([flops[case] for case, _, _ in found], [t / m for _, t, m in found], label=label, **style)
+            drawn = True
+    axes.axhline(1.0, color="gray", linewidth=1)
+    _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "speedup", log_y=True)
+    return drawn
+
+
+def share_over_flops(axes: Any, table: Table, ours: str) -> bool:
+    """Share of the roofline of ours and of its rivals; the axis ends at the limit."""
+    drawn = False
+    for system in (*RIVALS[ours], ours):
+        lines = [row[system] for row in table.lines.values() if system in row and row[system]["error"] is None]
+        if lines:
+            style = {"color": "black", "s": 12, "zorder": 3} if system == ours else {"s": 6, "alpha": 0.5}
+            points = [line["flops"] for line in lines], [line["roofline_share"] for line in lines]
+            axes.scatter(*points, label=system, **style)
+            drawn = drawn or system == ours
+    axes.set_ylim(0, 1)
+    _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "share of the roofline")
+    return drawn
+
+
+def oracle(axes: Any, lines: Sequence[Line]) -> bool:
+    """The paper's Figure 15: performance relative to the best strategy of each shape."""
+    for name in ("ours", "static1", "static2"):
+        values = sorted(line[name] for line in lines)
+        shares = [index / max(1, len(values) - 1) for index in range(len(values))]
+        axes.plot(shares, values, label=f"{name} (geometric mean {geometric_mean(values):.3f})")
+    axes.axhline(1.0, color="gray", linewidth=1, label="oracle")
+    _decorate(
+        axes, f"selection, {lines[0]['threads']} thread(s)", "share of shapes", "share of the oracle", log_x=False
+    )
+    return True
+
+
+def overhead(axes: Any, lines: Sequence[Line]) -> bool:
+    """The paper's Figure 14: selection beside execution, for the cubes."""
+    cubes = [line for line in lines if line.get("kind") == "overhead" and line.get("cube")]
+    labels = [str(line["cube"]) for line in cubes]
+    axes.bar(labels, [line["value"] for line in cubes], label="call", color="lightgray")
+    axes.bar(labels, [line["selection_us"] for line in cubes], label="selection", color="black")
+    _decorate(axes, "selection and execution, m = n = k", "extent", "us", log_x=False, log_y=True)
+    return bool(cubes)
+
+
+def offline(axes: Any, lines: Sequence[Line]) -> bool:
+    """Section 7.4 of the paper: candidates after each filter, and the offline time in the title."""
+    found = [line for line in lines if line.get("kind") == "offline"]
+    counts = [line for line in found if line["unit"] == "candidates"]
+    times = ", ".join(f"{line['name']} {line['value']:.2f} s" for line in found if line["unit"] == "s")
+    axes.barh([line["name"] for line in counts][::-1], [max(1, line["value"]) for line in counts][::-1], color="gray")
+    axes.set_xscale("log")
+    axes.set_xlabel("candidates")
+    axes.set_title(times or "offline", fontsize=9)
+    return bool(counts)
+
+
+def _decorate(axes: Any, title: str, x: str, y: str, log_x: bool = True, log_y: bool = False) -> None:
+    if log_x:
+        axes.set_xscale("log")
+    if log_y:
+        axes.set_yscale("log")
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)

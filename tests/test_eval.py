@@ -1,0 +1,312 @@
+"""The evaluation harness: suites add up, statistics, resuming, roofline, report. No benchmark runs here."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("psutil")
+
+from eval import bench, machine, operands, oracle, records, stats, suites
+from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
+from eval.process import WorkerError, WorkerProcess
+from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
+from eval.report import main as report_main
+from eval.report import report
+from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_seconds, roofline_seconds, roofline_share
+from eval.stats import Timing
+from eval.suites import Case
+from eval.worker import measure_warm
+
+LIMITS = Limits(
+    100e9,
+    (
+        MemoryLevel("L1", 32_000, 400e9, 400e9),
+        MemoryLevel("L2", 1_000_000, 200e9, 200e9),
+        MemoryLevel("memory", 1 << 62, 20e9, 30e9),
+    ),
+)
+
+
+def fake_line(case: Case, system: str, seconds: float | None, **more: Any) -> records.Line:
+    run = Run(1, 7, LIMITS, {"device": "test", "commit": "abc", "busy": None})
+    if seconds is None:
+        outcome = Outcome({"warm": []}, error=WorkerError("Crash", "the worker ended"))
+    else:
+        outcome = Outcome({"warm": [Timing(10, seconds, seconds * 1.01)] * 3}, 0.01)
+    return lines_of(case, {system: outcome}, {system: {"lib": "1"}}, run, None)[0] | more
+
+
+class TestSuites:
+    @pytest.mark.parametrize(
+        ("name", "count"),
+        [
+            ("vortex_deepbench_gemm_84", 84),
+            ("vortex_transformer_gemm_192", 192),
+            ("vortex_cnn_fc_80", 80),
+            ("vortex_gnn_gemm_150", 150),
+            ("cnn_fc_forward_80", 80),
+            ("vortex_fig14_squares_7", 7),
+            ("vortex_fig16_small_m_48", 48),
+            ("vortex_table6_96", 96),
+            ("dietcode_dense", 8),
+            ("dietcode_bert_dense", 24),
+        ],
+    )
+    def test_counts(self, name: str, count: int) -> None:
+        cases = suites.load_suite(name)
+        assert len(cases) == len({case.id for case in cases}) == count
+        assert all(case.suite == name and min(case.m, case.n, case.k) > 0 for case in cases)
+
+    def test_the_four_vortex_suites_are_506_cases(self) -> None:
+        assert sum(len(suites.load_suite(name)) for name in suites.VORTEX_SUITES) == 506
+
+    def test_ranges_are_the_papers(self) -> None:
+        cases = suites.load_suite("vortex_deepbench_gemm_84")
+        assert (min(c.m for c in cases), max(c.m for c in cases)) == (35, 8448)
+        assert (min(c.k for c in cases), max(c.k for c in cases)) == (128, 500_000)
+
+    def test_forward_layers_store_the_weight_transposed(self) -> None:
+        assert all(case.layout == "nt" for case in suites.load_suite("cnn_fc_forward_80"))
+        assert all(case.layout == "nn" for case in suites.load_suite("vortex_cnn_fc_80"))
+
+    def test_unknown_suite_names_the_known_ones(self) -> None:
+        with pytest.raises(LookupError, match="dietcode_dense"):
+            suites.load_suite("nonsense")
+
+    def test_random_shapes_repeat_with_their_seed(self) -> None:
+        first, again, other = (suites.random_cases(50, seed) for seed in (3, 3, 4))
+        assert first == again != other
+        logs = [math.log(case.m) for case in suites.random_cases(2000, 1, max_flops=1e30)]
+        assert abs(np.mean(logs) - math.log(8192) / 2) < 0.3
+
+    def test_what_does_not_fit_is_named_with_the_reason(self) -> None:
+        small, large = Case("s", "s/0", 10, 10, 10), Case("s", "s/1", 10_000, 10_000, 10_000)
+        kept, left_out = suites.fitting([small, large], 1e6)
+        assert kept == [small]
+        assert left_out[0][0] == large
+        assert "memory" in left_out[0][1]
+
+    def test_a_sample_represents_every_suite(self) -> None:
+        cases = [case for name in suites.MAIN_SUITES for case in suites.load_suite(name)]
+        chosen = suites.sample(cases, 30, seed=5)
+        assert {case.suite for case in chosen} == set(suites.MAIN_SUITES)
+        assert 25 <= len(chosen) <= 35
+        assert chosen == suites.sample(cases, 30, seed=5) != suites.sample(cases, 30, seed=6)
+
+
+class TestStatistics:
+    def test_speedup(self) -> None:
+        result = stats.speedup([("a", 2.0, 1.0), ("b", 1.0, 2.0), ("c", 8.0, 1.0)])
+        assert result is not None
+        assert result.geometric == pytest.approx(2.0)
+        assert result.arithmetic == pytest.approx(3.5)
+        assert result.wins == pytest.approx(2 / 3)
+        assert (result.worst, result.worst_id) == (0.5, "b")
+        assert stats.speedup([]) is None
+
+    def test_within_tolerance_is_not_slower(self) -> None:
+        result = stats.speedup([("a", 0.99, 1.0)], tolerance=0.02)
+        assert result is not None
+        assert result.wins == 1.0
+
+    def test_summary_takes_the_fastest_when_warm_and_the_median_when_cold(self) -> None:
+        rounds = [Timing(5, 1.0, 2.0), Timing(5, 1.2, 4.0), Timing(5, 3.0, 3.0)]
+        assert stats.summarize(rounds, "warm").seconds == 1.2
+        assert stats.summarize(rounds, "cold").seconds == 3.0
+        assert stats.summarize(rounds, "warm").spread == pytest.approx(2.0)
+
+    def test_deciles_hold_every_case_once(self) -> None:
+        flops = {f"c{number}": number * number for number in range(23)}
+        groups = stats.deciles(flops)
+        assert len(groups) == 10
+        assert [case for group in groups for case in group] == list(flops)
+
+
+class TestRoofline:
+    def test_compute_bound(self) -> None:
+        case = Case("s", "s/0", 80, 80, 80)
+        assert roofline_seconds(case, LIMITS, "warm") == pytest.approx(case.flops / 100e9)
+
+    def test_memory_bound_far_past_a_cache_is_its_bandwidth(self) -> None:
+        case = Case("s", "s/0", 1, 100_000, 1000)
+        seconds = memory_seconds(case, LIMITS.levels, "warm")
+        assert case.footprint_bytes / 20e9 * 0.99 < seconds < case.footprint_bytes / 20e9
+        assert memory_seconds(case, LIMITS.levels, "cold") == pytest.approx(case.read_bytes / 20e9)
+
+    def test_a_share_above_one_is_an_error(self) -> None:
+        case = Case("s", "s/0", 80, 80, 80)
+        bound = roofline_seconds(case, LIMITS, "warm")
+        assert roofline_share(case, LIMITS, "warm", bound * 2) == pytest.approx(0.5)
+        with pytest.raises(RooflineError, match="above 1"):
+            roofline_share(case, LIMITS, "warm", bound / 1.5)
+
+    def test_a_result_past_the_roofline_becomes_an_error_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "limits", lambda threads: LIMITS)
+        case = Case("s", "s/0", 80, 80, 80)
+        line = fake_line(case, "vortex", roofline_seconds(case, LIMITS, "warm") / 2)
+        assert line["error_kind"] == "RooflineError"
+        assert line["seconds"] is None
+
+    def test_better_limits_survive_json(self) -> None:
+        slower = Limits(90e9, tuple(MemoryLevel(x.name, x.capacity_bytes, 1e9, 500e9) for x in LIMITS.levels))
+        both = better(LIMITS, slower)
+        assert both.peak_flops_per_s == 100e9
+        assert both.levels[0].copy_bytes_per_s == 500e9
+        assert Limits.from_json(json.loads(json.dumps(both.to_json()))) == both
+
+
+class TestRecords:
+    def test_resuming(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        case, other = Case("s", "s/0", 8, 8, 8), Case("s", "s/1", 8, 8, 8)
+        records.append(path, [fake_line(case, "mkl", 1e-3), fake_line(case, "vortex", None)])
+        with path.open("a") as file:
+            file.write('{"kind": "bench", "id": "s/1", "sys')  # a run that was killed
+        records.mend(path)
+        records.append(path, [fake_line(other, "mkl", 1e-3)])
+        done = records.settled(records.read([path]))
+        assert records.complete("s/0", ["mkl", "vortex"], 1, "warm", done)
+        assert not records.complete("s/1", ["mkl", "vortex"], 1, "warm", done)
+        assert not records.complete("s/0", ["mkl"], 2, "warm", done)
+        assert not records.complete("s/0", ["mkl"], 1, "cold", done)
+
+    def test_passing_errors_are_tried_again(self) -> None:
+        case = Case("s", "s/0", 8, 8, 8)
+        lines = [fake_line(case, "mkl", None, error_kind="Timeout"), fake_line(case, "vortex", None)]
+        assert {key[1] for key in records.settled(lines)} == {"vortex"}
+
+    def test_a_broken_line_inside_is_an_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        path.write_text('{"kind": "bench"}\nnonsense\n{"kind": "bench"}\n')
+        with pytest.raises(ValueError, match=r"x\.jsonl:2"):
+            records.read([path])
+
+    def test_every_line_says_where_it_was_made(self) -> None:
+        line = fake_line(Case("s", "s/0", 8, 8, 8), "mkl", 1e-3)
+        assert {"device", "threads", "commit", "versions", "seed", "limits", "busy", "time"} <= line.keys()
+
+
+class TestReport:
+    def lines(self) -> list[records.Line]:
+        found = []
+        for number in range(12):
+            case = Case("suite_a" if number % 2 else "suite_b", f"s/{number:02d}", 8 + number, 64, 640)
+            for system, factor in zip((*PLAIN, *PACKED), (1.0, 2.0, 3.0, 1.5, 1.2, 1.4, 0.9, 1.1, 1.3), strict=True):
+                found.append(fake_line(case, system, factor * case.flops / 80e9))
+        found.append(fake_line(Case("suite_a", "s/99", 8, 8, 8), "onednn", None))
+        return found
+
+    def test_bench_tables(self) -> None:
+        text = report(self.lines())
+        assert "| mkl | 12 | 100.0% | 100.0% | 2.00 | 2.00 |" in text
+        assert "| best of all | 12 | 100.0% | 100.0% | 1.20 | 1.20 |" in text
+        assert "MFLOP" in text
+        assert "suite_b" in text
+        assert "the worker ended" in text
+        assert "no oracle results" in text
+
+    def test_nothing_but_peers(self) -> None:
+        text = report([line for line in self.lines() if not line["system"].startswith("vortex")])
+        assert "No results of `vortex`" in text
+
+    def test_no_lines_at_all(self) -> None:
+        assert "no bench results" in report([])
+
+    def test_command_draws_plots(self, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        more = [
+            {"kind": "overhead", "name": "64^3 call", "value": 9.0, "unit": "us", "cube": 64, "selection_us": 0.1},
+            {"kind": "offline", "name": "compile from nothing", "value": 9.0, "unit": "s"},
+            {"kind": "offline", "name": "admitted", "value": 900, "unit": "candidates"},
+        ]
+        records.append(tmp_path / "x.jsonl", [*self.lines(), *more])
+        assert report_main([str(tmp_path / "x.jsonl"), "--out", str(tmp_path / "docs")]) == 0
+        names = {path.name for path in (tmp_path / "docs").iterdir()}
+        assert {"report.md", "speedup-vortex-1t-warm.png", "overhead.png", "offline.png"} <= names
+
+
+class TestOracle:
+    def test_scores_on_the_other_half(self) -> None:
+        trials = [
+            oracle.Trial("a, grid 1x1", "a", "small", 1.0, even=1.0, odd=1.1),
+            oracle.Trial("b, grid 1x1", "b", "large", 2.0, even=1.2, odd=1.0),
+        ]
+        result = oracle.score(trials, chosen="b, grid 1x1", fixed0="small", fixed="gone")
+        assert result.best == "a, grid 1x1"
+        assert result.ours == pytest.approx(1.1)
+        assert result.static1 == 1.0
+        assert result.static2 == 1.0
+
+    def test_every_plan_is_timed_on_both_halves(self) -> None:
+        times = oracle.time_plans({"a": lambda: None, "b": lambda: sum(range(1000))}, rounds=4)
+        assert times.keys() == {"a", "b"}
+        assert all(min(pair) > 0 for pair in times.values())
+
+
+class TestMeasuring:
+    def test_a_wrong_result_is_refused(self) -> None:
+        made = operands.make_operands(Case("s", "s/0", 5, 6, 7, trans_b=True), seed=1)
+        right = made.a_mk @ made.b_kn
+        assert operands.check(made, right) < 1
+        right[2, 3] += 0.01
+        with pytest.raises(operands.WrongResultError):
+            operands.check(made, right)
+        with pytest.raises(operands.WrongResultError):
+            operands.check(made, np.full_like(right, np.nan))
+
+    def test_short_calls_are_timed_in_batches(self) -> None:
+        timing = measure_warm(lambda: None, 0.01)
+        assert timing.calls > 1000
+        assert 0 < timing.best <= timing.median
+
+    def test_order_rotates(self) -> None:
+        assert rotated(["a", "b", "c"], 4) == ["b", "c", "a"]
+
+    def test_registry_is_consistent(self) -> None:
+        assert set(PLAIN) | set(PACKED) <= set(SYSTEMS)
+        assert all(SYSTEMS[name].packed for name in PACKED)
+        assert all(peer in SYSTEMS for peers in RIVALS.values() for peer in peers)
+
+    def test_bench_refuses_wrong_usage(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        for arguments in (["--suite", "nonsense"], ["--systems", "nonsense"], ["--threads", "9999"]):
+            with pytest.raises(SystemExit) as refused:
+                bench.main([*arguments, "--out", str(tmp_path / "x.jsonl")])
+            assert refused.value.code == 2
+        assert "known:" in capsys.readouterr().err
+
+    def test_bench_refuses_to_overwrite(self, tmp_path: Path) -> None:
+        (tmp_path / "x.jsonl").write_text("")
+        with pytest.raises(SystemExit):
+            bench.main(["--out", str(tmp_path / "x.jsonl")])
+
+    def test_a_busy_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(machine, "load", lambda seconds=0.5: 0.9)
+        assert bench.main(["--suite", "dietcode_dense", "--out", str(tmp_path / "x.jsonl")]) == 3
+        with pytest.raises(machine.BusyError):
+            machine.check_peak(100e9, 90e9)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+class TestWorker:
+    def test_one_system_in_its_own_process(self) -> None:
+        with WorkerProcess("openblas", 1) as worker:
+            try:
+                worker.start()
+            except WorkerError as error:
+                pytest.skip(str(error))
+            run = Run(1, 0, LIMITS, {})
+            case = Case("s", "s/0", 16, 24, 32, trans_a=True)
+            outcome = measure(case, {"openblas": worker}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
+            assert outcome.error is None
+            assert len(outcome.rounds["warm"]) == 2
+            with pytest.raises(WorkerError, match="no case is prepared"):
+                worker.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
+
+    def test_an_unknown_system_is_reported(self) -> None:
+        with WorkerProcess("nonsense", 1) as worker, pytest.raises(WorkerError, match="AbsentError"):
+            worker.start()

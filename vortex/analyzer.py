@@ -1,0 +1,105 @@
+"""Which strategies are kept (paper section 5.2, Eq. 1), with no shape given.
+
+The cost model is evaluated over the domain of all shapes, sampled where it can bend: a logarithmic lattice of m, n and k. First, under every
+L0 tile, only L1 tiles that are the best somewhere survive. Then strategies are added one by one, each time the one that lowers the mean
+predicted loss against the best of all candidates the most, until nobody in the domain would miss much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from vortex.candidates import Strategy
+from vortex.cost import Rates
+from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
+
+COARSE = (1, 4, 24, 100, 384, 1500, 6000)
+FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
+MEAN_GAIN = 2e-4
+"""A strategy must lower the mean loss over the domain by this share of the run time to be worth its place in the selector."""
+
+
+def domain(extents: Sequence[int], kinds: Sequence[OperandB]) -> list[Shape]:
+    """Shapes of at most 2^37 multiply-adds on the lattice."""
+    shapes = [Shape(m, n, k, b) for m, n, k in product(extents, repeat=3) for b in kinds]
+    return [shape for shape in shapes if shape.m * shape.n * shape.k <= 1 << 37]
+
+
+def losses(selector: Selector, shapes: Sequence[Shape], threads: int) -> Array:
+    """Predicted seconds over the least of any strategy, [shape, strategy]; the best grid for each."""
+    rows = []
+    plans = [Grid(1, 1)] if threads == 1 else grids(threads)
+    for shape in shapes:
+        totals = [np.asarray(selector.costs(shape, grid, threads).total) for grid in plans]
+        least = np.minimum.reduce(totals)
+        rows.append(least / least.min())
+    return np.minimum(np.stack(rows), np.float32(1e3))
+
+
+def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strategy]:
+    """Eq. 1: under every L0 tile, the L1 tiles that are the best of that tile for some shape."""
+    owners: dict[object, list[int]] = {}
+    for index, strategy in enumerate(selector.strategies):
+        owners.setdefault(strategy.l0, []).append(index)
+    kept: set[int] = set()
+    for shape in shapes:
+        totals = np.asarray(selector.costs(shape, Grid(1, 1), 1).total)
+        for indices in owners.values():
+            winner = indices[int(np.argmin(totals[indices]))]
+            if totals[winner] < 1e20:
+                kept.add(winner)
+    return [selector.strategies[index] for index in sorted(kept)]
+
+
+def cover(loss: Array, most: int) -> list[int]:
+    """Greedy choice of columns so that the mean over rows of log(least chosen loss) falls fastest."""
+    logs = np.log(loss)
+    current = np.full(len(logs), np.log(np.float32(1e3)), np.float32)
+    chosen: list[int] = []
+    while len(chosen) < most:
+        means = np.minimum(current[:, None], logs).mean(axis=0)
+        best = int(np.argmin(means))
+        if chosen and current.mean() - means[best] < MEAN_GAIN:
+            break
+        chosen.append(best)
+        current = np.minimum(current, logs[:, best])
+    return chosen
+
+
+def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy], set_bytes: int) -> int:
+    """The declared width of a packed operand: the main-tile width, or a multiple, whose divisors serve the domain best."""
+    shapes = domain(COARSE, [OperandB.PACKED])
+    unpacked = [s for s in strategies if not s.stage.pack_b]
+    widths = sorted({s.l0.n for s in unpacked})
+    scores = {}
+    for panel in widths:
+        selector = Selector(tuple(unpacked), rates, table, lanes, panel, set_bytes)
+        seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in shapes]
+        scores[panel] = float(np.mean(np.log(seconds)))
+    return min(widths, key=lambda width: (round(scores[width], 3), width))
+
+
+def analyze(
+    strategies: Sequence[Strategy],
+    rates: Rates,
+    table: SlopeTable,
+    lanes: int,
+    set_bytes: int,
+    threads: int,
+    most: int,
+) -> tuple[tuple[Strategy, ...], int]:
+    """The strategies a library keeps, and the panel width of its packed operands."""
+    kinds = list(OperandB)
+    wide = Selector(tuple(strategies), rates, table, lanes, 1, set_bytes)
+    finalists = best_under_each(wide, domain(COARSE, [OperandB.PLAIN, OperandB.TRANSPOSED]))
+    panel = choose_panel(rates, table, lanes, finalists, set_bytes)
+    narrow = Selector(tuple(finalists), rates, table, lanes, panel, set_bytes)
+    shapes = domain(FINE[::2], kinds)
+    loss = losses(narrow, shapes, 1)
+    if threads > 1:
+        loss = np.concatenate([loss, losses(narrow, shapes, threads)])
+    chosen = cover(loss, most)
+    return tuple(finalists[index] for index in sorted(chosen)), panel

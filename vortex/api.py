@@ -1,0 +1,95 @@
+"""compile() and load(): operator and spec by name, the cache on disk, the callable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vortex import operators
+from vortex.launcher import GemmKernel
+from vortex.library import FORMAT, read, write
+
+if TYPE_CHECKING:
+    from vortex.hardware import HardwareSpec
+
+Progress = Callable[[str, float], None]
+
+
+def compile(
+    op: str | operators.Operator = "gemm",
+    hw: str | Path | HardwareSpec = "native",
+    *,
+    progress: Progress | None = None,
+    cache: bool = True,
+) -> GemmKernel:
+    """Build, or take from the cache on disk, the library of `op` for `hw`, and return it as a callable.
+
+    `op` is an operator or its name; `hw` is a shipped spec's name, `"native"`, the path of a spec file, or a spec. `progress` is told what is
+    being done and which share is finished, 0 to 1. Needs the `compile` extra and a C compiler; about ten seconds without a cached library.
+    Raises UnknownNameError, SpecError, ToolchainError, CodegenError.
+    """
+    from vortex.cache import Cache, cache_directory, limit_bytes
+    from vortex.specs import load_spec
+
+    operator, spec = operators.named(op), load_spec(hw)
+    report = progress or (lambda what, share: None)
+    if not cache:
+        return GemmKernel(_build(operator, spec, report))
+    store = Cache(cache_directory() / "libraries", limit_bytes())
+    key = cache_key(operator, spec)
+    with store.lock(key):
+        path = store.get(key)
+        if path is None:
+            library = _build(operator, spec, report)
+            with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+                built = Path(folder) / "built.vortex"
+                write(library, built)
+                path = store.put(key, built)
+        else:
+            library = read(path)
+    return GemmKernel(library)
+
+
+def load(path: str | Path) -> GemmKernel:
+    """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust."""
+    return GemmKernel(read(Path(path)))
+
+
+def _build(operator: operators.Operator, spec: HardwareSpec, report: Progress) -> Any:
+    from vortex import compiler
+
+    with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+        return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
+
+
+def is_here(spec: HardwareSpec) -> bool:
+    """Whether L0 timed on this machine speaks for `spec`: the same core, at about the same clock."""
+    from vortex.errors import DeviceError
+    from vortex.probe import native
+
+    try:
+        here = native()
+    except DeviceError:
+        return False
+    return here.llvm_cpu == spec.llvm_cpu and spec.features <= here.features and 0.75 < spec.clock_hz / here.clock_hz < 1.33
+
+
+def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
+    """Everything a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
+    releases = {}
+    for name in ("apache-tvm", "apache-tvm-ffi"):
+        try:
+            releases[name] = version(name)
+        except PackageNotFoundError:
+            releases[name] = "none"
+    package = Path(__file__).resolve().parent
+    sources = hashlib.sha256()
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json")):
+        sources.update(path.read_bytes())
+    described = [FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()

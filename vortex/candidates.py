@@ -1,0 +1,194 @@
+"""The sieve (paper section 5.1, Algorithm 2): candidates of a level are multiples of candidates of the level below.
+
+InitCands spans the range, FilterByISA (L0) and the capacity and utilization bounds cut it, FilterByMultiples links each
+survivor to the tiles it can stand on. Each filter reports how many it admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # A loaded library reads strategies back without Pydantic, which the hardware model needs.
+    from vortex.hardware import HardwareSpec
+    from vortex.rkernel import RKernel
+
+WHOLE = 1 << 40
+"""A tile extent past every shape: the level does not cut that axis."""
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """Extents of one level's tile, in elements."""
+
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, order=True)
+class Stage:
+    """What L1 does to the operands before it computes, and in which order it walks the register tiles."""
+
+    rows_first: bool = False
+    pack_a: bool = False
+    pack_b: bool = False
+
+    def __str__(self) -> str:
+        packed = {(0, 0): "none", (1, 0): "A", (0, 1): "B", (1, 1): "A and B"}[self.pack_a, self.pack_b]
+        return f"pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
+
+
+@dataclass(frozen=True, order=True)
+class Strategy:
+    """A chain of candidates: the L0 tile, the L1 tile that is a multiple of it, and how L1 loads."""
+
+    l0: Tile
+    l1: Tile
+    stage: Stage
+
+    def vectors(self, lanes: int) -> int:
+        return self.l0.n // lanes
+
+    def __str__(self) -> str:
+        l1 = "x".join("all" if extent >= WHOLE else str(extent) for extent in (self.l1.m, self.l1.n, self.l1.k))
+        return f"L0 {self.l0.m}x{self.l0.n}, L1 {l1}, {self.stage}"
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """How many candidates one filter of one level let through."""
+
+    level: str
+    filter: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """All candidates of the empirical and analytical levels below the outermost, and the count after each filter."""
+
+    register_tiles: tuple[Tile, ...]
+    strategies: tuple[Strategy, ...]
+    admitted: tuple[Admitted, ...]
+
+
+def registers_needed(rows: int, vectors: int) -> int:
+    """Accumulators, the smaller operand held in registers, and one register to stream the other through."""
+    return rows * vectors + min(rows, vectors) + 1
+
+
+def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
+    """L0: every rows x vectors that the instruction set can hold in registers, with the level's utilization bounds."""
+    level = rkernel.levels[0].level
+    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    initial = [(rows, vectors) for rows in range(1, isa.registers) for vectors in range(1, isa.registers)]
+    fits = [(r, v) for r, v in initial if registers_needed(r, v) <= isa.registers * level.max_utilization]
+    admitted = [Admitted("L0", "InitCands", len(initial)), Admitted("L0", "FilterByISA", len(fits))]
+    return tuple(Tile(r, v * isa.lanes, 1) for r, v in fits), admitted
+
+
+def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """The register tiles a strategy may be built on; all others serve residues.
+
+    A main tile uses enough of the register file, has issue x latency accumulators at least (fewer cannot keep the multiply-add units
+    busy), and for its width is the tallest there is, or the tallest whose rows of A all stay in one set of the innermost cache when
+    the leading dimension is a power of two. A lower tile is never better: rows are balanced, so a tall tile also runs as a low one.
+    """
+    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.issue_per_cycle * isa.latency_cycles)
+    ways = rkernel.hardware.memories[0].ways
+    tallest: dict[int, int] = {}
+    for tile in tiles:
+        tallest[tile.n] = max(tallest.get(tile.n, 0), tile.m)
+    return tuple(
+        tile
+        for tile in tiles
+        if tile.m * (tile.n // isa.lanes) >= least and tile.m in (tallest[tile.n], min(tallest[tile.n], ways - 1))
+    )
+
+
+def multiples(step: int, limit: int) -> Iterator[int]:
+    """step, 2 step, 4 step, ... up to `limit`, then the uncut axis: a geometric ladder, since cost is smooth between rungs."""
+    extent = step
+    while extent <= limit:
+        yield extent
+        extent *= 2
+    yield WHOLE
+
+
+def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int) -> int:
+    """Bytes of the CacheBuffer that the load stage of L1 fills."""
+    a = tile.m * tile.k if stage.pack_a else 0
+    b = tile.n * tile.k if stage.pack_b else 0
+    return item_bytes * (a + b)
+
+
+def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
+    """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory."""
+    level, hardware, item = rkernel.levels[1].level, rkernel.hardware, rkernel.operator.item_bytes
+    memory = hardware.memory(level.memory)
+    capacity, line = memory.capacity_bytes, memory.line_bytes // item
+    stages = [Stage(bool(r), bool(a), bool(b)) for r, a, b in product((0, 1), repeat=3)]
+    initial, linked = 0, []
+    for l0 in tiles:
+        rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
+        columns = list(multiples(l0.n * _ratio(8 * line, l0.n), capacity // (item * line)))
+        depths = list(multiples(8 * line, capacity // (item * 8)))
+        for m, n, k, stage in product(rows, columns, depths, stages):
+            initial += 1
+            if k == WHOLE and (stage.pack_a or stage.pack_b):
+                continue
+            if (m == WHOLE and stage.pack_a) or (n == WHOLE and stage.pack_b):
+                continue
+            linked.append(Strategy(l0, Tile(m, n, k), stage))
+    low, high = level.min_utilization * capacity, level.max_utilization * capacity
+    bounded = [s for s in linked if low <= buffer_bytes(s.l1, s.stage, item) <= high]
+    useful = [s for s in bounded if _cuts_something(s)]
+    return useful, [
+        Admitted("L1", "InitCands", initial),
+        Admitted("L1", "FilterByMultiples", len(linked)),
+        Admitted("L1", "FilterByCapacity", len(bounded)),
+        Admitted("L1", "FilterByEffect", len(useful)),
+    ]
+
+
+def _ratio(target: int, step: int) -> int:
+    return max(1, target // step)
+
+
+def _cuts_something(strategy: Strategy) -> bool:
+    """Drop tiles that differ from another one in a cut that changes neither what is packed nor what is reused."""
+    l1, stage = strategy.l1, strategy.stage
+    if not stage.pack_b and not stage.rows_first and l1.n < WHOLE:
+        return False
+    return stage.pack_a or l1.m == WHOLE or not stage.rows_first
+
+
+def sieve(rkernel: RKernel) -> Sieve:
+    """Algorithm 2 for every level below the outermost one, innermost first."""
+    tiles, admitted0 = register_tiles(rkernel)
+    mains = main_tiles(rkernel, tiles)
+    strategies, admitted1 = cache_tiles(rkernel, mains)
+    admitted = (*admitted0, Admitted("L0", "FilterByUtilization", len(mains)), *admitted1)
+    return Sieve(tiles, tuple(strategies), admitted)
+
+
+def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> set[tuple[int, int]]:
+    """The (rows, vectors) micro-kernels that a set of strategies can call: each main tile and all its residues."""
+    return {
+        (rows, vectors)
+        for strategy in strategies
+        for rows in range(1, strategy.l0.m + 1)
+        for vectors in range(1, strategy.vectors(lanes) + 1)
+    }
+
+
+def bounded_by(hardware: HardwareSpec) -> str:
+    l0, l1 = hardware.level("L0"), hardware.level("L1")
+    return (
+        f"L0 within {l0.max_utilization:.0%} of the vector registers, "
+        f"L1 within {l1.max_utilization:.0%} of {l1.memory} ({hardware.memory(l1.memory).capacity_bytes} bytes)"
+    )

@@ -1,0 +1,293 @@
+"""`vortex compile | explain | check | probe | cache | demo`.
+
+Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 1 refused or failed (one line
+says why), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from vortex.errors import VortexError
+
+# What costs time to import (TVM, NumPy, Pydantic) is imported by the command that needs it, so that --help is quick.
+
+app = typer.Typer(
+    name="vortex",
+    help="Kernels for every shape: compile an operator for a device once, call it with any extents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+cache_app = typer.Typer(no_args_is_help=True, help="What is kept on disk, so that nothing is compiled twice.")
+app.add_typer(cache_app, name="cache")
+
+out = Console(highlight=False, soft_wrap=True)
+note = Console(stderr=True, highlight=False, soft_wrap=True)
+
+OperatorName = Annotated[str, typer.Argument(help="What to compile: gemm.", metavar="OPERATOR")]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        "--hw", help="A shipped spec, a path to a .toml file, or native: this machine.", metavar="SPEC", show_default=True
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and remember nothing.")]
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The command with these arguments; its exit code."""
+    try:
+        app(args=arguments, standalone_mode=True)
+    except VortexError as error:
+        return _failed(str(error))
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except SystemExit as ended:  # how Typer ends, with 2 for wrong usage
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def _failed(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal; where there is none, a line for each new thing being done."""
+    if not note.is_terminal:
+        last = ""
+
+        def report(doing: str, share: float) -> None:
+            nonlocal last
+            if doing != last:
+                note.print(f"{title}: {doing}", markup=False)
+                last = doing
+
+        yield report
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=note, transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda doing, share: bar.update(task, description=f"{title}: {doing}", completed=share)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from vortex import __version__
+
+        out.print(f"vortex {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+@app.command("compile")
+def compile_command(
+    operator: OperatorName,
+    hw: Hardware = "native",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write the library.", metavar="FILE.vortex")
+    ] = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Build the library of an operator for a device, for every shape.
+
+    Without -o the library goes into the cache only, where vortex.compile() finds it.
+    """
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
+    if output is None and no_cache:
+        raise typer.BadParameter("with --no-cache and without --output nothing would be kept", param_hint="--no-cache")
+    from vortex import api
+
+    start = time.perf_counter()
+    with progress_bar(f"compiling {operator} for {hw}") as progress:
+        kernel = api.compile(operator, hw, progress=progress, cache=not no_cache)
+    if output is not None:
+        kernel.save(output)
+    size = f", {output.stat().st_size / 1e6:.1f} MB" if output else ""
+    out.print(f"{output or 'cached'}: {len(kernel.strategies)} strategies{size}, {time.perf_counter() - start:.1f} s")
+
+
+def _extents(text: str) -> tuple[int, int, int]:
+    parts = text.lower().replace("x", ",").split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise typer.BadParameter(f"{text!r}; expected M,N,K, such as 105,1024,12544", param_hint="--shape")
+    m, n, k = (int(part) for part in parts)
+    return m, n, k
+
+
+@app.command()
+def explain(
+    operator: OperatorName,
+    shape: Annotated[
+        list[str], typer.Option("--shape", help="Extents of a call; may be given more than once.", metavar="M,N,K")
+    ],
+    hw: Hardware = "native",
+    transpose_a: Annotated[bool, typer.Option("--transpose-a", help="A is given as K x M.")] = False,
+    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="B is given as N x K.")] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="B was packed before the call.")] = False,
+    threads: Annotated[int | None, typer.Option("--threads", help="Default: as a call would use.", min=1)] = None,
+) -> None:
+    """Show what would run for a shape, what each part costs, and why the rivals lost."""
+    shapes = [_extents(text) for text in shape]
+    from vortex import api
+
+    with progress_bar(f"compiling {operator} for {hw}") as progress:
+        kernel = api.compile(operator, hw, progress=progress)
+    for m, n, k in shapes:
+        explanation = kernel.explain(
+            m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, packed=packed, threads=threads
+        )
+        out.print(str(explanation), markup=False)
+
+
+@app.command()
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Hardware specs.", metavar="FILE.toml...")],
+    compare: Annotated[
+        bool | None,
+        typer.Option(
+            "--compare/--no-compare",
+            help="Set declared figures beside those of this machine. Default: where it is of the same kind.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Refuse a hardware spec that is malformed or contradicts itself; on the device itself, compare it with reality."""
+    from vortex.specs import load_spec
+
+    refused = 0
+    for path in files:
+        try:
+            spec = load_spec(path)
+        except VortexError as error:
+            refused += _failed(str(error))
+            continue
+        peak = f"{spec.peak_flops_per_s / 1e9:.0f} GFLOP/s"
+        out.print(f"{path}: fine: {spec.name}, {spec.cores} cores, {spec.llvm_cpu}, {peak}", markup=False)
+        if compare is not False:
+            _compare(path, compare is True)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _compare(path: Path, wanted: bool) -> None:
+    from vortex.probe import check_device, native
+    from vortex.specs import load_spec
+
+    spec = load_spec(path)
+    if not wanted:
+        try:
+            here = native()
+        except VortexError as error:
+            note.print(f"not compared with this machine: {error}", markup=False)
+            return
+        if here.llvm_cpu != spec.llvm_cpu:
+            note.print(f"not compared with this machine, which is a {here.llvm_cpu}", markup=False)
+            return
+    table = Table("figure", "declared", "here", "here / declared", "how it is known here")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for row in check_device(spec):
+        style = None if 0.8 <= row.ratio <= 1.25 else "bold yellow"
+        table.add_row(
+            row.figure, f"{row.declared:,}", f"{row.detected:,}", f"{row.ratio:.2f}", row.source, style=style
+        )
+    out.print(table)
+
+
+@app.command()
+def probe(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to write the spec; else it is printed.", metavar="FILE.toml"),
+    ] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again, whatever is remembered.")] = False,
+) -> None:
+    """Write the hardware spec of this machine, with where every figure came from."""
+    from vortex.probe import probe as probe_machine
+    from vortex.probe import spec_to_toml
+
+    spec, readings = probe_machine(refresh)
+    text = spec_to_toml(spec, readings)
+    if output is None:
+        out.print(text, end="", markup=False)
+        return
+    _write(output, text)
+    measured = sum(reading.source.startswith("measured") for reading in readings)
+    out.print(f"{output}: {spec.name}, {len(readings)} figures, of which {measured} measured", markup=False)
+
+
+def _write(path: Path, text: str) -> None:
+    """In one step: a reader sees the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    made = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        made.chmod(0o644)
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+@cache_app.command("list")
+def cache_list() -> None:
+    """List the compiled libraries, the most recently used first."""
+    from vortex.cache import library_cache
+
+    cache = library_cache()
+    entries = cache.entries()
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        out.print(f"{entry.key}  {entry.bytes / 1e6:6.1f} MB  used {used}", markup=False)
+    total = sum(entry.bytes for entry in entries)
+    told = f"{len(entries)} libraries, {total / 1e6:.1f} of at most {cache.limit_bytes / 1e6:.0f} MB, in {cache.folder}"
+    note.print(told, markup=False)
+
+
+@cache_app.command("clear")
+def cache_clear() -> None:
+    """Remove the compiled libraries."""
+    from vortex.cache import library_cache
+
+    cache = library_cache()
+    out.print(f"removed {cache.clear()} libraries from {cache.folder}", markup=False)
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the table and the plot go.", metavar="FOLDER")
+    ] = Path("demo"),
+) -> None:
+    """Run the matrix products of a BERT layer over 24 sequence lengths against NumPy, and check every result."""
+    from vortex.demo import run_demo
+
+    with progress_bar("demo") as progress:
+        results = run_demo(progress)
+    if not results.show(out, output):
+        raise typer.Exit(1)

@@ -1,0 +1,149 @@
+"""Strategies in, an object file out: every micro-kernel, load stage and nest that a CPU library needs."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from vortex.candidates import Strategy
+from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
+from vortex.codegen.cpu_nest import (
+    COPY_SYMBOL,
+    PACK_B,
+    TRANSPOSE_SYMBOL,
+    LoadStage,
+    copy_kernel,
+    dispatch,
+    dispatch_symbol,
+    nest,
+    transpose_kernel,
+)
+from vortex.codegen.link import RUNTIME, link
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.selector import costs, padded_columns
+from vortex.cost import Strategies
+from vortex.errors import CodegenError
+from vortex.selector import Array, Selector, columns_of
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and which share of it is finished, 0 to 1."""
+
+BATCH = 16
+STAGES = tuple(
+    LoadStage(layout, rows_first, pack_a, pack_b)
+    for layout, rows_first, pack_a, pack_b in product(LAYOUTS, (False, True), (False, True), PACK_B)
+)
+
+
+def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = []
+    for tile in batch:
+        try:
+            functions.append(micro_kernel(tile, lanes))
+        except Exception as error:
+            raise CodegenError(f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}") from error
+    compile_object(functions, cpu_target(llvm_cpu), path)
+
+
+def emit_kernels(
+    shapes: Iterable[tuple[int, int]], lanes: int, llvm_cpu: str, folder: Path, workers: int, progress: Progress
+) -> list[Path]:
+    """One object per batch of (rows, vectors) micro-kernels, both layouts of A, compiled by `workers` processes."""
+    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
+    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
+    paths = [folder / f"l0_{index}.o" for index in range(len(batches))]
+    # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+        jobs = [
+            pool.submit(_emit_kernels, batch, lanes, llvm_cpu, path) for batch, path in zip(batches, paths, strict=True)
+        ]
+        for done, job in enumerate(jobs, 1):
+            job.result()
+            progress("emitting micro-kernels", done / len(jobs))
+    return paths
+
+
+def emit_nests(shapes: Iterable[tuple[int, int]], lanes: int, llvm_cpu: str, folder: Path) -> list[Path]:
+    """The L1 nests, their load stages, and the dispatch to the given micro-kernels."""
+    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
+    target = cpu_target(llvm_cpu)
+    nests, dispatches = folder / "l1.o", folder / "dispatch.o"
+    compile_object([nest(stage, lanes) for stage in STAGES] + [copy_kernel(lanes), transpose_kernel()], target, nests)
+    compile_object([dispatch(tiles, layout) for layout in LAYOUTS], target, dispatches)
+    return [nests, dispatches]
+
+
+def measuring_table(lanes: int) -> str:
+    """C source that hands the emitted functions to `runtime/measure.c`."""
+    layouts = ", ".join(dispatch_symbol(layout) for layout in LAYOUTS)
+    return "\n".join(
+        [
+            "#include <stdint.h>",
+            *(f"extern int32_t {dispatch_symbol(layout)}();" for layout in LAYOUTS),
+            f"extern int32_t {COPY_SYMBOL}(), {TRANSPOSE_SYMBOL}();",
+            "typedef int32_t (*any)();",
+            f"static any const layouts[] = {{{layouts}}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
+            "any const *vx_l0_layouts(void) { return layouts; }",
+            "any const *vx_load_stages(void) { return loads; }",
+            f"int64_t vx_measured_lanes(void) {{ return {lanes}; }}",
+            "",
+        ]
+    )
+
+
+def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, least_parallel: float) -> str:
+    """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
+    lanes = selector.lanes
+    columns = padded_columns(strategies, lanes)
+    rows = ", ".join(
+        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d}"
+        % (s.l0.m, s.vectors(lanes), s.l1.m, s.l1.n, s.l1.k, s.stage.rows_first, s.stage.pack_a, s.stage.pack_b)
+        for s in chosen
+    )
+    nests = ", ".join(stage.symbol for stage in STAGES)
+    signature = (
+        "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, "
+        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
+    )
+    return "\n".join(
+        [
+            '#include "vortex_runtime.h"',
+            *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES),
+            f"const vx_strategy vx_strategies[] = {{{rows}}};",
+            f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
+            f"const int64_t vx_set_bytes = {selector.set_bytes};",
+            f"const float vx_least_parallel = {c_float(least_parallel)};",
+            f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
+            f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
+            f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
+            "",
+        ]
+    )
+
+
+def c_float(value: float) -> str:
+    return f"{float(np.float32(value)).hex()}f"
+
+
+def c_floats(values: Array) -> str:
+    return ", ".join(c_float(value) for value in np.asarray(values).ravel())
+
+
+def emit_library(
+    selector: Selector, kernels: Sequence[Path], llvm_cpu: str, folder: Path, least_parallel: float
+) -> Path:
+    """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
+    strategies = columns_of(selector.strategies, selector.lanes, selector.panel)
+    padded = padded_columns(strategies, selector.lanes).shape[1]
+    costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
+    compile_object([costs(selector.rates, selector.table, padded, selector.lanes)], cpu_target(llvm_cpu), costs_object)
+    table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
+    sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "select.c", "door.c")]
+    link(library, [*kernels, costs_object], [table, *sources], includes=[Path(tvm_ffi.libinfo.find_include_path())])
+    return library

@@ -1,0 +1,238 @@
+"""L1 on CPUs: the cache tile. Its load stage copies operands into the CacheBuffer (or does nothing), its compute stage is L0.
+
+Tile extents are run-time values: one nest serves every strategy, as the recursive template of the paper's section 6.1 does.
+"""
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import RegisterTile, vector_intrinsics
+
+COPY_SYMBOL = "vortex_copy"
+TRANSPOSE_SYMBOL = "vortex_transpose"
+
+
+def dispatch_symbol(layout: str) -> str:
+    return f"vortex_l0_{layout}"
+
+
+def copy_kernel(lanes: int) -> tirx.PrimFunc:
+    """Load stage of L1: `vortex_copy(source, target, rows, columns, source_stride, target_stride)`, strides in elements."""
+
+    @T.prim_func(s_tir=True)
+    def copy(
+        source: T.handle,
+        target: T.handle,
+        rows: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        target_stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": COPY_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (rows, columns), "float32", align=4, strides=[source_stride, T.int64(1)])
+        D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
+            vector = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            for i in T.serial(rows):
+                for j in T.serial((columns + lanes - 1) // lanes):
+                    for l in T.vectorized(lanes):
+                        with T.sblock("mask"):
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            mask[v] = T.Select(T.Cast("int64", v) < columns - vj * lanes, T.int32(1), T.int32(0))
+                    for l in range(lanes):
+                        with T.sblock("load"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, vj * lanes + v], T.float32(0))
+                    for l in range(lanes):
+                        with T.sblock("store"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            D[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
+
+    names = vector_intrinsics(lanes)
+    schedule = s_tir.Schedule(copy)
+    schedule.tensorize(schedule.get_loops(schedule.get_sblock("load"))[-1], names.load)
+    schedule.tensorize(schedule.get_loops(schedule.get_sblock("store"))[-1], names.store)
+    return schedule.mod["main"]
+
+
+def transpose_kernel() -> tirx.PrimFunc:
+    """Load stage of L1 for a transposed B: target[i, j] = source[j, i] over `rows` x `columns` of the target."""
+
+    @T.prim_func(s_tir=True)
+    def transpose(
+        source: T.handle,
+        target: T.handle,
+        rows: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        target_stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": TRANSPOSE_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (columns, rows), "float32", align=4, strides=[source_stride, T.int64(1)])
+        D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
+        for jo in T.serial((columns + 15) // 16):
+            for io in T.serial((rows + 15) // 16):
+                for i in T.serial(T.min(T.int64(16), rows - io * 16)):
+                    for j in T.serial(T.min(T.int64(16), columns - jo * 16)):
+                        D[io * 16 + i, jo * 16 + j] = S[jo * 16 + j, io * 16 + i]
+
+    return transpose
+
+
+def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
+    """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate")
+    rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
+    arguments = [
+        tirx.Var(name, pointer if name in "abc" else "int32" if name in ("last", "accumulate") else "int64")
+        for name in names
+    ]
+    chosen = [tile for tile in tiles if tile.layout == layout]
+    height = max(tile.rows for tile in chosen) + 1
+    body: tirx.Stmt = tirx.Evaluate(0)
+    for tile in reversed(chosen):
+        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
+        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
+
+
+@dataclass(frozen=True, order=True)
+class LoadStage:
+    """What L1 does before it computes (Table 1 of the paper, CPU row 1): which operands it copies into the CacheBuffer."""
+
+    layout: str
+    rows_first: bool
+    pack_a: bool
+    pack_b: str
+
+    @property
+    def symbol(self) -> str:
+        order = "rows" if self.rows_first else "panels"
+        return f"vortex_l1_{self.layout}_{order}_{'a' if self.pack_a else 'n'}_{self.pack_b}"
+
+
+PACK_B = ("none", "copy", "transpose")
+
+
+def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
+    """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
+
+    An unpacked B is found at `b + j / panel * panel_stride + k * ldb + j % panel`: a plain matrix has `panel` past its last column.
+    Row heights are balanced: 31 rows under a tile of 14 run as 11 + 10 + 10, never as 14 + 14 + 3.
+    """
+    rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
+    loader = TRANSPOSE_SYMBOL if stage.pack_b == "transpose" else COPY_SYMBOL
+    compute = dispatch_symbol(stage.layout)
+
+    @T.prim_func(s_tir=True)
+    def l1(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        scratch_a: T.handle,
+        scratch_b: T.handle,
+        m: T.int64,
+        first: T.int64,
+        end: T.int64,
+        k: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldc: T.int64,
+        panel: T.int64,
+        panel_stride: T.int64,
+        tile_m: T.int64,
+        tile_n: T.int64,
+        tile_k: T.int64,
+        rows: T.int64,
+        vectors: T.int64,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": stage.symbol})
+        A = T.match_buffer(a, (m * lda,), "float32", align=4)
+        B = T.match_buffer(b, (k * ldb,), "float32", align=4)
+        C = T.match_buffer(c, (m * ldc,), "float32", align=4)
+        SA = T.match_buffer(scratch_a, (tile_m * tile_k,), "float32", align=4)
+        SB = T.match_buffer(scratch_b, (tile_k * tile_n,), "float32", align=4)
+        width: T.let[T.int64] = vectors * lanes
+        for jo in T.serial(T.truncdiv(end - first + tile_n - 1, tile_n)):
+            j0: T.let[T.int64] = first + jo * tile_n
+            nb: T.let[T.int64] = T.min(tile_n, end - j0)
+            panels: T.let[T.int64] = T.truncdiv(nb + width - 1, width)
+            for po in T.serial(T.max(T.truncdiv(k + tile_k - 1, tile_k), T.int64(1))):
+                p0: T.let[T.int64] = po * tile_k
+                kb: T.let[T.int64] = T.min(tile_k, k - p0)
+                add: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
+                if pack_b:
+                    for t in T.serial(panels):
+                        j: T.let[T.int64] = j0 + t * width
+                        T.evaluate(
+                            T.call_extern(
+                                "int32",
+                                loader,
+                                T.address_of(B[j * ldb + p0 if stage.pack_b == "transpose" else p0 * ldb + j]),
+                                T.address_of(SB[t * width * kb]),
+                                kb,
+                                T.min(width, j0 + nb - j),
+                                ldb,
+                                width,
+                            )
+                        )
+                for io in T.serial(T.truncdiv(m + tile_m - 1, tile_m)):
+                    i0: T.let[T.int64] = io * tile_m
+                    mb: T.let[T.int64] = T.min(tile_m, m - i0)
+                    tiles: T.let[T.int64] = T.truncdiv(mb + rows - 1, rows)
+                    low: T.let[T.int64] = T.truncdiv(mb, tiles)
+                    extra: T.let[T.int64] = mb - low * tiles
+                    corner: T.let[T.int64] = p0 * lda + i0 if is_col else i0 * lda + p0
+                    step: T.let[T.int64] = (tile_m if is_col else tile_k) + lanes if pack_a else lda
+                    if pack_a:
+                        T.evaluate(
+                            T.call_extern(
+                                "int32",
+                                COPY_SYMBOL,
+                                T.address_of(A[corner]),
+                                T.address_of(SA[0]),
+                                kb if is_col else mb,
+                                mb if is_col else kb,
+                                lda,
+                                step,
+                            )
+                        )
+                    for x in T.serial(panels * tiles):
+                        t: T.let[T.int64] = T.truncmod(x, panels) if rows_first else T.truncdiv(x, tiles)
+                        u: T.let[T.int64] = T.truncdiv(x, panels) if rows_first else T.truncmod(x, tiles)
+                        j: T.let[T.int64] = j0 + t * width
+                        wide: T.let[T.int64] = T.min(width, j0 + nb - j)
+                        vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+                        i: T.let[T.int64] = u * low + T.min(u, extra)
+                        T.evaluate(
+                            T.call_extern(
+                                "int32",
+                                compute,
+                                T.Cast("int32", low + T.Select(u < extra, T.int64(1), T.int64(0))),
+                                T.Cast("int32", vecs),
+                                T.address_of((SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]),
+                                T.address_of(
+                                    SB[t * width * kb] if pack_b else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
+                                ),
+                                T.address_of(C[(i0 + i) * ldc + j]),
+                                kb,
+                                step,
+                                width if pack_b else ldb,
+                                ldc,
+                                T.Cast("int32", wide - (vecs - 1) * lanes),
+                                add,
+                            )
+                        )
+
+    return l1

@@ -1,0 +1,61 @@
+"""From scheduled functions to an object file of plain C functions.
+
+TVM's stock CPU pipeline wraps a function in its packed calling convention and turns every local buffer into a heap allocation; a
+micro-kernel wants neither, so the passes are listed here. Accumulators stay `alloca`, which LLVM keeps in vector registers.
+"""
+
+from pathlib import Path
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir.transform import Sequential
+from tvm.target import Target
+
+
+def cpu_target(llvm_cpu: str) -> Target:
+    # Loop strength reduction trades the few address registers of a micro-kernel for spills (12x2 vectors: half the speed).
+    return Target({"kind": "llvm", "mcpu": llvm_cpu, "cl-opt": ["-disable-lsr:bool=true"]})
+
+
+def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace every buffer parameter by a bare pointer to its data."""
+    parameters, declarations = [], []
+    for parameter in function.params:
+        if isinstance(parameter.ty, tirx.BufferType):
+            data = tirx.Var(f"{parameter.name}_data", tvm.ir.PointerType(tvm.ir.PrimType("float32")))
+            declarations.append(tirx.DeclBuffer(parameter, data=data))
+            parameters.append(data)
+        else:
+            parameters.append(parameter)
+    body = tirx.SeqStmt([*declarations, function.body]) if declarations else function.body
+    return tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
+
+
+def lower(functions: list[tirx.PrimFunc], target: Target) -> tvm.IRModule:
+    module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
+    module = Sequential(
+        [
+            tirx.transform.BindTarget(target.with_host(target)),
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.LowerInitBlock(),
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.CompactBufferAllocation(),
+            s_tir.transform.LowerMatchBuffer(),
+            s_tir.transform.StmtSimplify(),
+            s_tir.transform.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.VectorizeLoop(True),
+            tirx.transform.UnrollLoop(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            tirx.transform.CommonSubexprElim(),
+        ]
+    )(module)
+    module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
+    return tirx.transform.LowerIntrin()(module)
+
+
+def compile_object(functions: list[tirx.PrimFunc], target: Target, path: Path) -> None:
+    built = tvm.get_global_func("target.build.llvm")(lower(functions, target), target)
+    built.write_to_file(str(path))

@@ -1,0 +1,137 @@
+"""The cost as native code: `cost.predict` evaluated on TVM expressions, one strategy per vector lane.
+
+    vortex_costs(strategies, slopes, totals, m, n, k, plain, transposed, prepacked, aliased, grid_m, grid_n, active)
+
+fills `totals[strategy]` with predicted seconds. Every product is fenced: fused into an addition it would round once instead of twice, and
+the Python selector, which cannot fuse, would now and then choose otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+
+from vortex.cost import Problem, Rates, Strategies, predict
+from vortex.selector import Array, SlopeTable
+
+COSTS_SYMBOL = "vortex_costs"
+FIELDS = tuple(field.name for field in fields(Strategies))
+ARGUMENTS = tuple(field.name for field in fields(Problem))
+
+
+class Term:
+    """A float32 TVM expression whose products are never fused."""
+
+    def __init__(self, expression: Any) -> None:
+        self.expression = expression
+
+    def __add__(self, other: Any) -> Term:
+        return Term(self.expression + constant(other))
+
+    def __radd__(self, other: Any) -> Term:
+        return Term(constant(other) + self.expression)
+
+    def __sub__(self, other: Any) -> Term:
+        return Term(self.expression - constant(other))
+
+    def __rsub__(self, other: Any) -> Term:
+        return Term(constant(other) - self.expression)
+
+    def __mul__(self, other: Any) -> Term:
+        return fenced(self.expression * constant(other))
+
+    def __rmul__(self, other: Any) -> Term:
+        return fenced(constant(other) * self.expression)
+
+    def __truediv__(self, other: Any) -> Term:
+        return Term(self.expression / constant(other))
+
+    def __le__(self, other: Any) -> Term:
+        return Term(self.expression <= constant(other))
+
+    def __gt__(self, other: Any) -> Term:
+        return Term(self.expression > constant(other))
+
+
+def constant(value: Any) -> Any:
+    """The expression of a term, or a float32 literal."""
+    return value.expression if isinstance(value, Term) else tirx.FloatImm("float32", float(np.float32(value)))
+
+
+def fenced(product: Any) -> Term:
+    return Term(tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", product))
+
+
+class TirArithmetic:
+    """Builds statements: every named intermediate is bound once."""
+
+    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int) -> None:
+        self.statements: list[tirx.Stmt] = []
+        self.slopes, self.vectors_limit, self.rows_limit = slopes, rows - 1, columns - 1
+
+    def least(self, x: Any, y: Any) -> Term:
+        return Term(tirx.min(constant(x), constant(y)))
+
+    def most(self, x: Any, y: Any) -> Term:
+        return Term(tirx.max(constant(x), constant(y)))
+
+    def floor(self, x: Any) -> Term:
+        return Term(tirx.call_llvm_pure_intrin("float32", "llvm.floor", constant(x)))
+
+    def ceil(self, x: Any) -> Term:
+        return Term(tirx.call_llvm_pure_intrin("float32", "llvm.ceil", constant(x)))
+
+    def where(self, condition: Any, x: Any, y: Any) -> Term:
+        return Term(tirx.Select(condition.expression, constant(x), constant(y)))
+
+    def slope(self, vectors: Any, rows: Any) -> Term:
+        v = tirx.min(tirx.Cast("int32", constant(vectors)), self.vectors_limit)
+        r = tirx.min(tirx.Cast("int32", constant(rows)), self.rows_limit)
+        return self.name("slope", Term(self.slopes[v * (self.rows_limit + 1) + r]))
+
+    def name(self, label: str, x: Any) -> Term:
+        variable = tirx.Var(label, "float32")
+        self.statements.append(tirx.Bind(variable, constant(x)))
+        return Term(variable)
+
+
+def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimFunc:
+    """The cost of `count` strategies (a multiple of `lanes`)."""
+    rows, columns = table.seconds.shape
+    pointer = PointerType(PrimType("float32"))
+    data = [tirx.Var(name, pointer) for name in ("strategies", "slopes", "totals")]
+    sizes = (len(FIELDS) * count, rows * columns, count)
+    buffers = [
+        tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer") for variable, size in zip(data, sizes, strict=True)
+    ]
+    arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
+    outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
+    index = outer * lanes + inner
+
+    arithmetic = TirArithmetic(buffers[1], columns, rows)
+    strategies = Strategies(
+        **{name: arithmetic.name(name, Term(buffers[0][place * count + index])) for place, name in enumerate(FIELDS)}
+    )
+    problem = Problem(**{name: Term(variable) for name, variable in zip(ARGUMENTS, arguments, strict=True)})
+    total = predict(arithmetic, rates, strategies, problem).total
+    store = tirx.BufferStore(buffers[2], constant(total), [index])
+    body = tirx.SeqStmt([*arithmetic.statements, store])
+    loop = tirx.For(
+        outer, 0, count // lanes, tirx.ForKind.SERIAL, tirx.For(inner, 0, lanes, tirx.ForKind.VECTORIZED, body)
+    )
+    declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
+    function = tirx.PrimFunc([*data, *arguments], tirx.SeqStmt([*declared, loop]))
+    return function.with_attr("global_symbol", COSTS_SYMBOL).with_attr("tirx.noalias", True)
+
+
+def padded_columns(strategies: Strategies, lanes: int) -> Array:
+    """The strategy table as the native selector reads it: a row per field, padded with strategies that accept nothing."""
+    table = np.stack([getattr(strategies, name) for name in FIELDS])
+    missing = -table.shape[1] % lanes
+    padding = np.repeat(table[:, :1], missing, axis=1)
+    padding[[FIELDS.index(name) for name in ("plain", "transposed", "prepacked")]] = 0.0
+    return np.concatenate([table, padding], axis=1)

@@ -1,0 +1,94 @@
+"""The spine: from an operator and a hardware spec to a library, having seen no shape."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from vortex.analyzer import analyze
+from vortex.candidates import sieve
+from vortex.codegen.cpu import emit_kernels, emit_library, emit_nests
+from vortex.codegen.toolchain import check_versions
+from vortex.device import Meter
+from vortex.hardware import HardwareSpec
+from vortex.library import Library, Manifest
+from vortex.operators import Operator
+from vortex.profiler import acquire, rates
+from vortex.rkernel import decompose
+from vortex.selector import Selector
+
+Progress = Callable[[str, float], None]
+MOST_STRATEGIES = 64
+"""The selector prices every strategy at every call; 64 cost it about 0.1 us."""
+
+
+def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: Progress, measurable: bool) -> Library:
+    """Build every micro-kernel `operator` may need on `hardware` inside the working `folder`.
+
+    With `measurable` the device is at hand and L0 is timed on it; otherwise a recorded measurement is replayed or L0 is computed.
+    """
+    versions = check_versions()
+    clock = Stopwatch()
+    lanes = hardware.instruction(operator.dtype).lanes
+    rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
+    progress("sieving candidates", 0.0)
+    found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
+    clock.lap("sieve")
+    shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
+    workers = max(1, min(len(os.sched_getaffinity(0)), 8))
+    objects = emit_kernels(
+        shapes, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.55 * share)
+    )
+    objects += emit_nests(shapes, lanes, hardware.llvm_cpu, folder)
+    clock.lap("emit")
+    progress("measuring micro-kernels", 0.65)
+    empirical = measurable and rkernel.levels[0].empirical
+    timer = Meter(objects, lanes, folder) if empirical else None
+    profile = acquire(hardware, shapes, lanes, timer, tuple(f"{name} {found}" for name, found in versions.items()))
+    clock.lap("measure")
+    progress("analyzing strategies", 0.7)
+    machine, table = rates(hardware, profile), profile.slopes()
+    inner = hardware.memories[0]
+    set_bytes = inner.sets * inner.line_bytes
+    chosen, panel = analyze(found.strategies, machine, table, lanes, set_bytes, hardware.cores, MOST_STRATEGIES)  # Eq. 1
+    clock.lap("analyze")
+    progress("linking the library", 0.9)
+    selector = Selector(chosen, machine, table, lanes, panel, set_bytes)
+    binary = emit_library(selector, objects, hardware.llvm_cpu, folder, machine.call + machine.thread_start)
+    clock.lap("link")
+    manifest = Manifest(
+        operator=operator.name,
+        dtype=operator.dtype,
+        hardware=hardware.model_dump(mode="json"),
+        features=tuple(sorted(hardware.instruction(operator.dtype).features)),
+        basis=profile.basis,
+        profile=asdict(profile),
+        strategies=chosen,
+        admitted=found.admitted,
+        rates=machine,
+        slopes=tuple(tuple(float(value) for value in row) for row in table.seconds),
+        lanes=lanes,
+        panel=panel,
+        set_bytes=set_bytes,
+        versions={**versions, "python": platform.python_version()},
+        offline_seconds=clock.laps,
+    )
+    progress("done", 1.0)
+    return Library(manifest, binary.read_bytes())
+
+
+class Stopwatch:
+    """Seconds of each stage, by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now

@@ -1,0 +1,44 @@
+"""Run emitted code on the CPU at hand and time it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+from vortex.codegen.cpu import measuring_table
+from vortex.codegen.link import RUNTIME, link
+from vortex.errors import DeviceError
+
+
+class Meter:
+    """Emitted micro-kernels and load stages, linked with the measuring loops; times are seconds of single calls."""
+
+    def __init__(self, objects: Sequence[Path], lanes: int, folder: Path) -> None:
+        table, path = folder / "measuring_table.c", folder / "meter.so"
+        table.write_text(measuring_table(lanes))
+        link(path, objects, [table, RUNTIME / "measure.c", RUNTIME / "threads.c"])
+        self._library = ctypes.CDLL(str(path))
+
+    def _times(self, function: str, repetitions: int, *arguments: int) -> list[float]:
+        times = (ctypes.c_double * repetitions)()
+        values = [ctypes.c_int64(value) if place else ctypes.c_int32(value) for place, value in enumerate(arguments)]
+        if getattr(self._library, function)(*values, ctypes.c_int64(repetitions), times):
+            raise DeviceError(f"out of memory in {function}{arguments}; free some memory and compile again")
+        return list(times)
+
+    def micro_kernel(self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int) -> list[float]:
+        """Seconds per call with operands in the innermost cache."""
+        return self._times("vx_time_l0", repetitions, layout, rows, vectors, depth, calls)
+
+    def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]:
+        """Seconds per element; stage 0 copies, 1 transposes."""
+        return self._times("vx_time_load", repetitions, stage, rows, width, stride)
+
+    def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]:
+        """Seconds per byte of B as one row tile walks over it."""
+        return self._times("vx_time_stream", repetitions, vectors, depth, stride, panels)
+
+    def hand_off(self, threads: int, repetitions: int) -> list[float]:
+        """Seconds to hand one task to each of `threads` threads that wait for it, and to learn that all are done."""
+        return self._times("vx_time_parallel", repetitions, threads)

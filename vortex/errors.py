@@ -1,0 +1,41 @@
+"""Every exception the project raises: each is a `VortexError` and also the built-in kind a Python user expects."""
+
+
+class VortexError(Exception):
+    """Base of all errors raised by vortex."""
+
+
+class SpecError(VortexError, ValueError):
+    """A hardware spec is missing, malformed, or its figures disagree."""
+
+
+class UnknownNameError(VortexError, LookupError):
+    """No operator or hardware spec has the given name."""
+
+
+class ShapeError(VortexError, ValueError):
+    """An operand has the wrong rank, extent or strides."""
+
+
+class DtypeError(VortexError, TypeError):
+    """An operand has a dtype that the library was not built for."""
+
+
+class DeviceError(VortexError, RuntimeError):
+    """An operand lives on, or a library needs, a device or instruction set that is not here."""
+
+
+class OperandError(VortexError, ValueError):
+    """An operand cannot be used as given: read-only, overlapping, requires grad, packed for another library."""
+
+
+class LibraryError(VortexError, RuntimeError):
+    """A library file is truncated, altered, foreign or of another format version."""
+
+
+class CodegenError(VortexError, RuntimeError):
+    """A strategy could not be tensorized, compiled or linked; the message names it."""
+
+
+class ToolchainError(VortexError, RuntimeError):
+    """A build-time dependency is missing or is a release known not to work."""

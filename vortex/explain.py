@@ -1,0 +1,105 @@
+"""A plan and its rivals, term by term, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vortex.selector import Grid, LaunchPlan, Selector, Shape, grids
+
+if TYPE_CHECKING:
+    from vortex.library import Manifest
+
+NEVER = 1e20
+
+
+def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
+    """Every (strategy, grid) that can serve the shape, cheapest first."""
+    found = []
+    for grid in grids(threads):
+        totals = np.asarray(selector.costs(shape, grid, threads).total)
+        found += [
+            LaunchPlan(index, strategy, grid, float(totals[index]))
+            for index, strategy in enumerate(selector.strategies)
+            if totals[index] < NEVER
+        ]
+    return sorted(found, key=lambda plan: plan.seconds)
+
+
+def terms(selector: Selector, shape: Shape, plan: LaunchPlan, threads: int) -> dict[str, float]:
+    """Predicted seconds of one plan, by term; `total` is the last wave and start-up included."""
+    costs = selector.costs(shape, plan.grid, threads).terms()
+    return {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a plan was chosen. `terms` belong to one task of L2; `sieve` counts candidates after each filter."""
+
+    shape: Shape
+    threads: int
+    plan: LaunchPlan
+    terms: dict[str, float]
+    rivals: tuple[tuple[LaunchPlan, dict[str, float]], ...]
+    sieve: dict[str, int]
+    basis: str
+    hardware: str
+
+    @property
+    def gflops(self) -> float:
+        return 2e-9 * self.shape.m * self.shape.n * self.shape.k / self.plan.seconds
+
+    def __str__(self) -> str:
+        s, plan = self.shape, self.plan
+        lines = [
+            f"gemm {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); L0 costs are {self.basis}",
+            f"plan   {plan.strategy}; L2 grid {plan.grid.m}x{plan.grid.n}",
+            f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
+            *(f"  {name:<10} {_time(value)}" for name, value in self.terms.items() if value and name != "total"),
+            "runners-up",
+        ]
+        for rival, costs in self.rivals:
+            lines.append(
+                f"  {rival.seconds / plan.seconds:6.3f}x  {rival.strategy}; grid {rival.grid.m}x{rival.grid.n}; "
+                f"loses in {_loses_in(self.terms, costs)}"
+            )
+        lines.append("candidates admitted")
+        lines += [f"  {name:<24} {count}" for name, count in self.sieve.items()]
+        return "\n".join(lines)
+
+
+def _loses_in(winner: dict[str, float], loser: dict[str, float]) -> str:
+    name = max((name for name in winner if name != "total"), key=lambda name: loser[name] - winner[name])
+    excess = loser[name] - winner[name]
+    return f"{name} (+{_time(excess).strip()})" if excess > 0 else "nothing it can name: a tie"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:8.2f} {unit}"
+    return f"{seconds * 1e9:8.1f} ns"
+
+
+def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPlan, threads: int) -> Explanation:
+    """Compare the chosen plan with the best plan of each other strategy."""
+    rivals: dict[int, LaunchPlan] = {}
+    for rival in plans(selector, shape, threads):
+        if rival.index != plan.index:
+            rivals.setdefault(rival.index, rival)
+    nearest = list(rivals.values())[:5]
+    return Explanation(
+        shape=shape,
+        threads=threads,
+        plan=plan,
+        terms=terms(selector, shape, plan, threads),
+        rivals=tuple((rival, terms(selector, shape, rival, threads)) for rival in nearest),
+        sieve={f"{a.level} {a.filter}": a.count for a in manifest.admitted} | {"kept by the analyzer": len(manifest.strategies)},
+        basis=manifest.basis,
+        hardware=manifest.hardware["name"],
+    )
+
+
+__all__ = ["Explanation", "Grid", "explain", "plans", "terms"]

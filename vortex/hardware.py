@@ -1,0 +1,306 @@
+"""What a hardware spec may say, and how its figures must agree.
+
+A spec is one TOML file per device (`hwspecs/`), in base SI integers with the unit in the field name. A figure that can
+be derived from others is given all the same, as a second witness: a file whose two sides disagree is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from vortex.errors import SpecError
+from vortex.figures import (
+    BytesPerSecond,
+    CacheBytes,
+    CacheCount,
+    Count,
+    Cycles,
+    Figures,
+    Flops,
+    Fraction,
+    Hertz,
+    LineBytes,
+    Name,
+    Nanoseconds,
+    nearest,
+    readable,
+    refusal,
+)
+
+ITEM_BYTES = {"float32": 4}
+TOLERANCE = 0.02
+"""How far a figure may lie from the one that others give, for those that a datasheet rounds."""
+
+
+class Instruction(Figures):
+    """The fused multiply-add that the innermost level is built from."""
+
+    name: Name
+    """The instruction and its register, for people: `vfmadd231ps-zmm`."""
+    dtype: Literal["float32"]
+    """The element type of its operands and of its accumulator."""
+    lanes: Count
+    """Elements of one vector register: 16 for AVX-512 float32, 8 for AVX2."""
+    registers: Count
+    """Architectural vector registers: what a register tile, its operands included, must fit in."""
+    issue_per_cycle: Count
+    """Instructions of this kind that one core starts in a cycle."""
+    latency_cycles: Cycles
+    """Cycles until a result can be used: issue x latency independent accumulators keep the unit busy."""
+    features: tuple[Name, ...] = Field(min_length=1)
+    """CPU flags that code built for this instruction needs, spelled as `/proc/cpuinfo` spells them."""
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.lanes * ITEM_BYTES[self.dtype]
+
+    @property
+    def flops_per_cycle(self) -> int:
+        return self.issue_per_cycle * self.lanes * 2
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.lanes & (self.lanes - 1):
+            raise refusal(f"lanes = {self.lanes}", "a power of two", "count elements of one register, not bits")
+        if self.registers < 4:
+            expected = "at least 4: an accumulator, two operands and one spare"
+            raise refusal(f"registers = {self.registers}", expected, "count the architectural vector registers")
+        return self
+
+
+class Memory(Figures):
+    """One place that operands are read from: a cache, or DRAM, which has only a name and the two bandwidths."""
+
+    name: Name
+    """The word by which levels refer to it: `l1`, `l2`, `l3`, `dram`."""
+    capacity_bytes: CacheBytes = 0
+    """Bytes that one instance holds."""
+    line_bytes: LineBytes = 0
+    """Bytes of one cache line: the least that moves."""
+    ways: CacheCount = 0
+    """Associativity: how many lines that collide in a set are kept."""
+    sets: CacheCount = 0
+    """Sets of one instance; sets x ways x line must be the capacity."""
+    bandwidth_bytes_per_s: BytesPerSecond
+    """Bytes per second that one core alone reads from it in a stream."""
+    total_bandwidth_bytes_per_s: BytesPerSecond
+    """Bytes per second that all cores of the device read from it together; of a private cache, cores x one."""
+    shared_by: CacheCount = 0
+    """Cores that share one instance."""
+
+    @property
+    def is_cache(self) -> bool:
+        return self.capacity_bytes > 0
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        cache = ("capacity_bytes", "line_bytes", "ways", "sets", "shared_by")
+        if len({getattr(self, field) > 0 for field in cache}) > 1:
+            given = ", ".join(f"{field} = {getattr(self, field)}" for field in cache)
+            raise refusal(given, "all five (a cache) or none of them (DRAM)", "look them up in the same source")
+        product = self.sets * self.ways * self.line_bytes
+        if product != self.capacity_bytes:
+            ratio = product / self.capacity_bytes
+            hint = {1024: " (is the capacity in KiB?)", 1048576: " (is the capacity in MiB?)"}.get(round(ratio), "")
+            raise refusal(
+                f"capacity_bytes = {self.capacity_bytes}{hint}",
+                f"sets x ways x line_bytes = {self.sets} x {self.ways} x {self.line_bytes} = {product}",
+                "one of the four figures is wrong",
+            )
+        return self
+
+
+class Level(Figures):
+    """One rung of the decomposition: where its tile lives, what works in parallel there, how its cost is known."""
+
+    name: Literal["L0", "L1", "L2"]
+    """`L0` is the register tile, `L1` the cache tile, `L2` the whole device."""
+    memory: Name
+    """The memory that its operands come from and, at L1, whose capacity bounds the tile."""
+    units: Count
+    """What works in parallel at this level: 1, or the cores at the outermost level."""
+    analysis: Literal["empirical", "analytical"]
+    """`empirical`: candidates are measured where the device is at hand. `analytical`: the cost model ranks them."""
+    min_utilization: Fraction = 0.0
+    """Least share of the capacity (at L0: of the register file) that a candidate may use. L2 has none to give."""
+    max_utilization: Fraction = 1.0
+    """Largest share of the capacity (at L0: of the register file) that a candidate may use. L2 has none to give."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if not self.min_utilization < self.max_utilization:
+            given = f"min_utilization = {self.min_utilization}, max_utilization = {self.max_utilization}"
+            raise refusal(given, "0 <= min_utilization < max_utilization <= 1", "they are fractions, not percent")
+        return self
+
+
+Row = TypeVar("Row", Memory, Level)
+
+
+class HardwareSpec(Figures):
+    """One device, as the compiler sees it."""
+
+    name: Name
+    """The word that `hw=` takes; a file carries the same name."""
+    llvm_cpu: Name
+    """What LLVM calls this processor (`-mcpu`)."""
+    cores: Count
+    """Physical cores of the device (all sockets) that a library may use."""
+    clock_hz: Hertz
+    """Core clock that is sustained while all cores issue vector multiply-adds; not the boost clock."""
+    peak_flops_per_s: Flops
+    """Multiply and add operations per second of the whole device; must be cores x issue x lanes x 2 x clock."""
+    thread_start_ns: Nanoseconds
+    """Time to hand a task to a thread that waits for one, and to learn that it is done."""
+    instructions: tuple[Instruction, ...] = Field(min_length=1)
+    """The multiply-add instructions; the widest one of a dtype is used."""
+    memories: tuple[Memory, ...] = Field(min_length=3)
+    """Caches and DRAM, from the inside out."""
+    levels: tuple[Level, ...] = Field(min_length=3, max_length=3)
+    """L0, L1 and L2."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        _check_names(self)
+        _check_memories(self)
+        _check_peak(self)
+        _check_levels(self)
+        return self
+
+    def memory(self, name: str) -> Memory:
+        """The memory of that name."""
+        return _named("memory", self.memories, name)
+
+    def level(self, name: str) -> Level:
+        """The level of that name."""
+        return _named("level", self.levels, name)
+
+    def instruction(self, dtype: str) -> Instruction:
+        """The widest instruction for `dtype`."""
+        fitting = [i for i in self.instructions if i.dtype == dtype]
+        if not fitting:
+            known = sorted({i.dtype for i in self.instructions})
+            raise SpecError(f"{self.name}: no instruction for {dtype!r}; the spec has instructions for {known}")
+        return max(fitting, key=lambda i: i.lanes)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Every CPU flag that a library for this device needs."""
+        return frozenset(flag for i in self.instructions for flag in i.features)
+
+    def fingerprint(self) -> str:
+        """A hash of every figure: the same for equal specs, whatever file they came from."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(kind: str, rows: tuple[Row, ...], name: str) -> Row:
+    for row in rows:
+        if row.name == name:
+            return row
+    raise SpecError(f"no {kind} named {name!r}; the spec has {[row.name for row in rows]}")
+
+
+def _check_names(spec: HardwareSpec) -> None:
+    for kind, rows in (("instructions", spec.instructions), ("memories", spec.memories), ("levels", spec.levels)):
+        names = [row.name for row in rows]
+        if len(set(names)) < len(names):
+            raise refusal(f"{kind} named {names}", "a different name for each", "rename or remove the repeated one")
+
+
+def _check_peak(spec: HardwareSpec) -> None:
+    widest = max(spec.instructions, key=lambda i: i.lanes)
+    computed = spec.cores * widest.flops_per_cycle * spec.clock_hz
+    if abs(spec.peak_flops_per_s - computed) > TOLERANCE * computed:
+        factors = f"{spec.cores} x {widest.issue_per_cycle} x {widest.lanes} x 2 x {spec.clock_hz}"
+        raise refusal(
+            f"peak_flops_per_s = {spec.peak_flops_per_s}",
+            f"within {TOLERANCE:.0%} of cores x issue x lanes x 2 x clock = {factors} = {computed}",
+            f"the sides differ by a factor of {spec.peak_flops_per_s / computed:.3g}: find which figure is wrong",
+        )
+
+
+def _check_memories(spec: HardwareSpec) -> None:
+    *caches, last = spec.memories
+    if last.is_cache or not all(cache.is_cache for cache in caches):
+        given = f"caches {[memory.name for memory in spec.memories if memory.is_cache]} of {len(spec.memories)} memories"
+        expected = "caches from the inside out, then one memory without capacity, line, ways, sets or shared_by"
+        raise refusal(given, expected, "reorder them, or give the last one only its bandwidths")
+    for inner, outer in zip(caches, caches[1:], strict=False):
+        if inner.capacity_bytes >= outer.capacity_bytes:
+            given = f"{inner.name} of {inner.capacity_bytes} bytes before {outer.name} of {outer.capacity_bytes} bytes"
+            raise refusal(given, "caches that grow from the inside out", "reorder them, or mend a capacity")
+        if inner.shared_by > outer.shared_by:
+            given = f"{inner.name} shared by {inner.shared_by} cores inside {outer.name} shared by {outer.shared_by}"
+            raise refusal(given, "no fewer cores the further out", "mend a shared_by")
+    for memory in spec.memories:
+        if memory.shared_by > spec.cores:
+            given = f"{memory.name}.shared_by = {memory.shared_by}"
+            raise refusal(given, f"at most cores = {spec.cores}", "count the cores that share one instance")
+        _check_bandwidths(memory, spec.cores)
+    inner, isa = caches[0], spec.instructions
+    for instruction in isa:
+        if instruction.vector_bytes > inner.line_bytes:
+            raise refusal(
+                f"{instruction.name} with lanes = {instruction.lanes} ({instruction.vector_bytes} bytes)",
+                f"at most a line of {inner.name}: {inner.line_bytes} bytes",
+                "lanes counts elements of one register, not bits or bytes",
+            )
+
+
+def _check_bandwidths(memory: Memory, cores: int) -> None:
+    one, total = memory.bandwidth_bytes_per_s, memory.total_bandwidth_bytes_per_s
+    most = f"cores x bandwidth_bytes_per_s = {cores} x {one} = {cores * one}"
+    if memory.shared_by == 1 and abs(total - cores * one) > TOLERANCE * cores * one:
+        expected = f"of a private cache, within {TOLERANCE:.0%} of {most}"
+    elif not one <= total <= (1 + TOLERANCE * (memory.shared_by == 1)) * cores * one:
+        expected = f"between bandwidth_bytes_per_s = {one} and {most}"
+    else:
+        return
+    given = f"{memory.name}.total_bandwidth_bytes_per_s = {total}"
+    raise refusal(given, expected, "the total is of all cores of the device together")
+
+
+def _check_levels(spec: HardwareSpec) -> None:
+    order = [memory.name for memory in spec.memories]
+    for position, level in enumerate(spec.levels):
+        if level.name != f"L{position}":
+            raise refusal([row.name for row in spec.levels], "L0, L1, L2 in that order", "reorder the levels")
+        if level.memory not in order:
+            near = nearest(level.memory, order)
+            raise refusal(f"{level.name}.memory = {level.memory!r}", f"one of {order}", f"did you mean {near!r}?")
+    _, middle, outer = spec.levels
+    places = [order.index(level.memory) for level in spec.levels]
+    if places[0] != 0 or places[2] != len(order) - 1 or places[1] not in range(1, places[2]):
+        given = f"levels in {[level.memory for level in spec.levels]}"
+        raise refusal(given, f"the first, one between, and the last of {order}", "mend a level's memory")
+    units = [level.units for level in spec.levels]
+    if units != [1, 1, spec.cores]:
+        given = f"units of L0, L1, L2 = {units}"
+        raise refusal(given, f"[1, 1, cores] = [1, 1, {spec.cores}]", "only the outermost level runs in parallel")
+    if (outer.min_utilization, outer.max_utilization) != (0.0, 1.0):
+        given = f"L2 with min_utilization = {outer.min_utilization}, max_utilization = {outer.max_utilization}"
+        raise refusal(given, "neither: it has no tile, it takes the whole shape", "leave both out")
+    if outer.analysis != "analytical":
+        raise refusal(f"L2.analysis = {outer.analysis!r}", "'analytical'", "its shape is known only at run time")
+    registers = max(i.registers * i.vector_bytes for i in spec.instructions)
+    room = int(spec.memory(middle.memory).capacity_bytes * middle.max_utilization)
+    if room < registers:
+        raise refusal(
+            f"L1 may use {room} bytes of {middle.memory} (max_utilization = {middle.max_utilization})",
+            f"room for the tile below it, which can fill the register file: {registers} bytes",
+            "raise max_utilization, or mend the capacity",
+        )
+
+
+def spec_from(data: Mapping[str, Any], source: str) -> HardwareSpec:
+    """A validated spec from plain data; `source` names it in error messages."""
+    try:
+        return HardwareSpec.model_validate(dict(data))
+    except ValidationError as error:
+        raise SpecError(readable(HardwareSpec, error, source, data)) from error

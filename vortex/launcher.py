@@ -1,0 +1,286 @@
+"""The callable the user holds: hands operands to the native door and puts a refusal into words. No TVM, no search."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vortex import explain as explaining
+from vortex.affinity import cpu_flags
+from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
+from vortex.library import Library, write
+from vortex.selector import Grid, LaunchPlan, OperandB, Shape
+from vortex.threads import Listener, get_num_threads
+
+TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
+OPERANDS = ("a", "b", "out")
+REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
+    (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
+    (ShapeError, "has the wrong rank", "pass a matrix of two dimensions; reshape or index the operand"),
+    (DtypeError, "has the wrong dtype", "this library computes in float32; cast the operand"),
+    (DeviceError, "is not in host memory", "this library runs on the CPU; copy the operand there"),
+    (
+        ShapeError,
+        "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
+        "make a contiguous copy",
+    ),
+    (OperandError, "is not aligned to its elements", "make an aligned copy"),
+    (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags"),
+    (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b"),
+    (OperandError, "overlaps out", "write to memory of its own"),
+    (OperandError, "needs scratch memory, and there is none left", "free memory or use fewer threads"),
+    (OperandError, "is no packed operand of this library", "pack it again with this library's pack()"),
+    (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands"),
+)
+"""In the order of the numbers of runtime/door.c."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedOperand:
+    """A constant B, laid out once for one library: panels of a declared width, [panel, k, column]."""
+
+    data: np.ndarray[Any, np.dtype[np.float32]]
+    n: int
+    k: int
+    identity: str
+
+    def __repr__(self) -> str:
+        return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"
+
+
+def _light_tvm_ffi() -> Any:
+    """Import tvm-ffi without the torch import it would do on its own (seconds); torch tensors are still taken as they are."""
+    if "tvm_ffi" in sys.modules or "torch" in sys.modules:
+        import tvm_ffi
+
+        return tvm_ffi
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        import tvm_ffi
+    finally:
+        del sys.modules["torch"]
+    return tvm_ffi
+
+
+class GemmKernel:
+    """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
+
+    def __init__(self, library: Library) -> None:
+        missing = sorted(set(library.manifest.features) - cpu_flags())
+        if missing:
+            raise DeviceError(
+                f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
+                "which this machine lacks; compile for this machine with hw='native'"
+            )
+        self.library = library
+        self.manifest = library.manifest
+        self._identity = library.identity
+        with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+            path = Path(folder) / "library.so"
+            path.write_bytes(library.binary)
+            try:
+                module = _light_tvm_ffi().load_module(os.fspath(path))
+            except (RuntimeError, OSError) as error:
+                raise LibraryError(f"the machine code of the library does not load: {error}") from error
+        names = ("gemm", "gemm_packed", "gemm_planned", "pack", "select", "time_selection")
+        self._gemm, self._gemm_packed, self._planned, self._pack, self._select, self._time = (
+            module.get_function(name) for name in names
+        )
+        self._threads = Listener(module.get_function("set_threads"))
+        self._selector = self.manifest.selector()
+
+    @property
+    def strategies(self) -> tuple[Any, ...]:
+        """Every strategy that the selector chooses from."""
+        return self.manifest.strategies
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        accumulate: bool = False,
+    ) -> Any:
+        """out (+)= op(a) op(b), float32.
+
+        `a` is [m, k] ([k, m] with `transpose_a`), `b` is [k, n] ([n, k] with `transpose_b`) or the result of `pack`; rows or columns
+        must be contiguous, the other stride is free. `out` is [m, n] with contiguous rows; without it one is allocated of the kind of `a`.
+        With `accumulate` the product is added to `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
+        """
+        if out is None:
+            if accumulate:
+                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
+            out = self._allocate(a, b, transpose_a, transpose_b)
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE
+        self._admit(a, b, out)
+        if type(b) is PackedOperand:
+            if b.identity != self._identity:
+                raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
+            if transpose_b:
+                raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
+            status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
+        else:
+            status = self._gemm(a, b, out, flags)
+        if status:
+            raise self._refusal(status, a, b, out)
+        return out
+
+    def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
+        """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
+        self._admit(b, b, b, writes=False)
+        if len(b.shape) != 2:
+            raise ShapeError(f"b has shape {tuple(b.shape)}; expected a matrix [k, n]; reshape or index the operand")
+        rows, columns = b.shape
+        n, k = (rows, columns) if transpose else (columns, rows)
+        panel = self.manifest.panel
+        data = aligned_zeros(-(-n // panel) * k * panel)
+        status = self._pack(b, data, TRANSPOSE_B * transpose)
+        if status:
+            raise self._refusal(status, None, b, data)
+        return PackedOperand(data, n, k, self._identity)
+
+    def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
+        """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
+        shape = shape_of(m, n, k, **operands)
+        packed = int(self._select(*_select_arguments(shape), threads or get_num_threads()))
+        grid = Grid((packed >> 20) & 0xFFFFF, packed >> 40)
+        return self._priced(shape, packed & 0xFFFFF, grid, threads or get_num_threads())
+
+    def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
+        """Every plan the selector chooses from for this shape."""
+        return explaining.plans(self._selector, shape_of(m, n, k, **operands), threads or get_num_threads())
+
+    def run(
+        self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Any:
+        """Run a given plan instead of the selected one; same operands as a call."""
+        self._admit(a, b, out)
+        packed = isinstance(b, PackedOperand)
+        data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
+        status = self._planned(a, data, out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n)
+        if status:
+            raise self._refusal(status, a, b, out)
+        return out
+
+    def predict(self, m: Any, n: Any, k: Any, *, threads: int | None = None, **operands: Any) -> Any:
+        """Predicted seconds of a call; arrays of extents are broadcast and give an array."""
+        if np.ndim(m) == np.ndim(n) == np.ndim(k) == 0:
+            return self.plan(int(m), int(n), int(k), threads=threads, **operands).seconds
+        extents = np.broadcast_arrays(m, n, k)
+        flat = [
+            self.plan(int(x), int(y), int(z), threads=threads, **operands).seconds
+            for x, y, z in zip(*(e.ravel() for e in extents), strict=True)
+        ]
+        return np.array(flat).reshape(extents[0].shape)
+
+    def explain(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> explaining.Explanation:
+        """The chosen strategy with each cost term, the runners-up, and what the sieve admitted."""
+        plan = self.plan(m, n, k, threads=threads, **operands)
+        shape = shape_of(m, n, k, **operands)
+        return explaining.explain(self.manifest, self._selector, shape, plan, threads or get_num_threads())
+
+    def cost_terms(self, plan: LaunchPlan, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
+        """Predicted seconds of one plan, term by term."""
+        return explaining.terms(self._selector, shape_of(m, n, k, **operands), plan, get_num_threads())
+
+    def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
+        """Seconds per selection in native code, the mean of `repeats`."""
+        arguments = _select_arguments(shape_of(m, n, k, **operands))
+        return int(self._time(*arguments, get_num_threads(), repeats)) * 1e-9 / repeats
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the library to one file, to be read by `vortex.load`."""
+        write(self.library, Path(path))
+
+    def __repr__(self) -> str:
+        hardware = self.manifest.hardware["name"]
+        return f"<vortex {self.manifest.operator} for {hardware}: {len(self.strategies)} strategies, L0 {self.manifest.basis}>"
+
+    def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
+        total = np.asarray(self._selector.costs(shape, grid, threads).total)
+        return LaunchPlan(index, self.strategies[index], grid, float(total[index]))
+
+    def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+        """An uninitialized result of the kind of `a`."""
+        if type(b) is PackedOperand:
+            n = b.n
+        else:
+            n = _extents(b, "b")[0 if transpose_b else 1]
+        m = _extents(a, "a")[1 if transpose_a else 0]
+        if type(a) is np.ndarray:
+            return np.empty((m, n), np.float32)
+        if hasattr(a, "new_empty"):
+            return a.new_empty((m, n))
+        if hasattr(a, "__array_namespace__"):
+            return a.__array_namespace__().empty((m, n), dtype=a.dtype)
+        if hasattr(a, "__dlpack__"):
+            return np.empty((m, n), np.float32)
+        raise OperandError(f"a is a {type(a).__name__}; expected a tensor; {REASONS[0][2]}")
+
+    def _admit(self, a: Any, b: Any, out: Any, writes: bool = True) -> None:
+        """What only Python can see: gradients and read-only arrays. The native door checks the rest."""
+        if type(a) is not np.ndarray or type(b) is not np.ndarray or type(out) is not np.ndarray:
+            for name, operand in zip(OPERANDS, (a, b, out), strict=True):
+                if getattr(operand, "requires_grad", False):
+                    raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
+                if getattr(operand, "is_sparse", False) or getattr(operand, "layout", None) is not None and "strided" not in str(operand.layout):
+                    raise OperandError(f"{name} is sparse; expected a dense tensor; pass {name}.to_dense()")
+        if writes and type(out) is np.ndarray and not out.flags.writeable:
+            raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
+
+    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+        kind, problem, remedy = REASONS[(status & 0xFF) - 1]
+        place = status >> 8
+        name, operand = OPERANDS[place], (a, b, out)[place]
+        shapes = ", ".join(f"{n} {_described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True) if o is not None)
+        return kind(f"{name} ({_described(operand)}) {problem}; given {shapes}; {remedy}")
+
+
+def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Zeros that start on a cache line."""
+    raw = np.zeros(count * 4 + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + count * 4].view(np.float32)
+
+
+def shape_of(
+    m: int, n: int, k: int, *, transpose_a: bool = False, transpose_b: bool = False, packed: bool = False, lda: int = 0
+) -> Shape:
+    """The shape of a call as the selector sees it; `lda` in elements, dense if 0."""
+    if min(m, n, k) < 0:
+        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 0")
+    kind = OperandB.PACKED if packed else OperandB.TRANSPOSED if transpose_b else OperandB.PLAIN
+    return Shape(m, n, k, kind, lda, transpose_a)
+
+
+def _select_arguments(shape: Shape) -> Sequence[int]:
+    transposed, packed = shape.b is OperandB.TRANSPOSED, shape.b is OperandB.PACKED
+    return shape.m, shape.n, shape.k, shape.stride_a, int(shape.a_is_col), int(transposed), int(packed)
+
+
+def _extents(operand: Any, name: str) -> tuple[int, int]:
+    shape = getattr(operand, "shape", None)
+    if shape is None:
+        raise OperandError(f"{name} is a {type(operand).__name__}; expected a tensor; {REASONS[0][2]}")
+    if len(shape) != 2:
+        raise ShapeError(f"{name} has shape {tuple(shape)}; expected two dimensions; reshape or index the operand")
+    return shape[0], shape[1]
+
+
+def _described(operand: Any) -> str:
+    if isinstance(operand, PackedOperand):
+        return repr(operand)
+    shape = tuple(getattr(operand, "shape", ()))
+    dtype = getattr(operand, "dtype", None)
+    return f"{type(operand).__name__} {shape} {dtype}" if dtype is not None else type(operand).__name__

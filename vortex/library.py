@@ -1,0 +1,122 @@
+"""The artifact as plain data: one `.vortex` file, a zip of `manifest.json` and `library.so`. No TVM, no Pydantic.
+
+Loading runs native code. The hashes tell a damaged file from a whole one; they are no signature, so load only files you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vortex.candidates import Admitted, Stage, Strategy, Tile
+from vortex.cost import Rates
+from vortex.errors import LibraryError
+from vortex.selector import Selector, SlopeTable
+
+FORMAT = 1
+MANIFEST, BINARY = "manifest.json", "library.so"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a library was built from and what its selector knows. Times in seconds."""
+
+    operator: str
+    dtype: str
+    hardware: dict[str, Any]
+    features: tuple[str, ...]
+    basis: str
+    """`measured`, `replayed` or `computed`: what the costs of L0 rest on."""
+    profile: dict[str, Any]
+    strategies: tuple[Strategy, ...]
+    admitted: tuple[Admitted, ...]
+    rates: Rates
+    slopes: tuple[tuple[float, ...], ...]
+    lanes: int
+    panel: int
+    set_bytes: int
+    versions: dict[str, str]
+    offline_seconds: dict[str, float]
+
+    def selector(self) -> Selector:
+        table = SlopeTable(np.array(self.slopes, np.float32))
+        return Selector(self.strategies, self.rates, table, self.lanes, self.panel, self.set_bytes)
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        data = json.loads(text)
+        found = data.pop("format", None)
+        if found != FORMAT:
+            raise LibraryError(f"the library has format {found!r}, this vortex reads {FORMAT}; compile it again")
+        data["features"] = tuple(data["features"])
+        data["strategies"] = tuple(
+            Strategy(Tile(**row["l0"]), Tile(**row["l1"]), Stage(**row["stage"])) for row in data["strategies"]
+        )
+        data["admitted"] = tuple(Admitted(**row) for row in data["admitted"])
+        data["rates"] = Rates(**data["rates"])
+        data["slopes"] = tuple(tuple(row) for row in data["slopes"])
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A manifest and the machine code it describes."""
+
+    manifest: Manifest
+    binary: bytes
+
+    @property
+    def identity(self) -> str:
+        """A hash of the machine code: what a packed operand belongs to."""
+        return hashlib.sha256(self.binary).hexdigest()
+
+
+def write(library: Library, path: Path) -> None:
+    """Write the file in one step: a reader sees the old file or the new one, never half of it."""
+    manifest = library.manifest.to_json()
+    hashes = {MANIFEST: _hash(manifest.encode()), BINARY: _hash(library.binary)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            archive.comment = json.dumps(hashes).encode()
+            archive.writestr(MANIFEST, manifest)
+            archive.writestr(BINARY, library.binary)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Library:
+    """Read and verify a `.vortex` file; LibraryError when it is missing, truncated, altered or something else."""
+    if not path.is_file():
+        raise LibraryError(f"{path}: no such file; expected a library written by `vortex compile` or `save`")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            hashes = json.loads(archive.comment)
+            parts = {name: archive.read(name) for name in (MANIFEST, BINARY)}
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError) as error:
+        raise LibraryError(f"{path}: not a vortex library, or a truncated one ({error}); compile it again") from error
+    for name, content in parts.items():
+        if not isinstance(hashes, dict) or hashes.get(name) != _hash(content):
+            raise LibraryError(f"{path}: {name} was altered after it was written; compile it again")
+    try:
+        return Library(Manifest.from_json(parts[MANIFEST].decode()), parts[BINARY])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LibraryError(f"{path}: the manifest cannot be read ({error}); compile it again") from error
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

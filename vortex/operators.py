@@ -1,0 +1,103 @@
+"""What can be compiled: each operator names its axes, how operands are accessed, and what a tile of it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from vortex.errors import DtypeError, UnknownNameError
+
+ITEM_BYTES = {"float32": 4}
+
+
+class Role(Enum):
+    """How an axis enters the result."""
+
+    SPATIAL = "spatial"
+    REDUCTION = "reduction"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop axis; its extent is known at run time."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Access:
+    """An operand and the axes that index it, outermost first."""
+
+    operand: str
+    axes: tuple[str, ...]
+
+    def elements(self, tile: Mapping[str, int]) -> int:
+        """Elements of this operand that one tile touches."""
+        count = 1
+        for axis in self.axes:
+            count *= tile[axis]
+        return count
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[m, n] (+)= A[m, k] B[k, n], row-major, every extent dynamic; A and B each plain or transposed at the call.
+
+    `dtype` is the element type of all three operands and of the accumulator; only float32 exists today.
+    """
+
+    dtype: Literal["float32"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise DtypeError(f"Gemm(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands")
+
+    @property
+    def name(self) -> str:
+        return "gemm"
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return Axis("m", Role.SPATIAL), Axis("n", Role.SPATIAL), Axis("k", Role.REDUCTION)
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        return Access("a", ("m", "k")), Access("b", ("k", "n"))
+
+    @property
+    def output(self) -> Access:
+        return Access("c", ("m", "n"))
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    def flops(self, tile: Mapping[str, int]) -> int:
+        """Multiplications and additions of one tile (or of the whole shape)."""
+        return 2 * tile["m"] * tile["n"] * tile["k"]
+
+    def bytes(self, tile: Mapping[str, int]) -> int:
+        """Bytes of every operand that one tile touches, each counted once."""
+        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
+
+    def reference(self, a: Any, b: Any) -> Any:
+        """The operator in NumPy, in float64."""
+        import numpy as np
+
+        return np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
+
+
+Operator = Gemm
+OPERATORS = {"gemm": Gemm}
+
+
+def named(operator: str | Operator) -> Operator:
+    """The operator itself, or the default instance of the one with that name."""
+    if not isinstance(operator, str):
+        return operator
+    if operator not in OPERATORS:
+        raise UnknownNameError(f"unknown operator {operator!r}; expected one of {sorted(OPERATORS)} or an instance")
+    return OPERATORS[operator]()

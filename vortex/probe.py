@@ -1,0 +1,289 @@
+"""A hardware spec of this machine: what the operating system tells is read, what a virtual machine hides is measured.
+
+Measuring (`measure`) and putting together (`assemble`) are apart, so that recorded machines can be tested anywhere.
+Every figure comes with its provenance as a `Reading`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vortex.cache import cache_directory
+from vortex.errors import DeviceError, ToolchainError
+from vortex.hardware import HardwareSpec, spec_from
+from vortex.machine import V3, V4, Machine, read_machine
+
+NATIVE = "native"
+SOURCE = Path(__file__).resolve().parent / "runtime" / "probe.c"
+MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
+LAYOUT = 2  # raise when detection changes what it makes of the same machine
+
+# Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
+LEVELS = (
+    ("L0", "l1", "empirical", (0.25, 1.0)),
+    ("L1", "l2", "analytical", (0.0, 0.75)),
+    ("L2", "dram", "analytical", ()),
+)
+
+BOUNDS = ("min_utilization", "max_utilization")
+
+Rates = Mapping[str, tuple[float, float]]
+"""What `probe.c` prints: name -> (one core alone, all cores together), per second; `hand_off` in seconds."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where one figure of a spec came from."""
+
+    figure: str
+    value: int | float | str
+    source: str
+
+
+def build_probe(folder: Path) -> Path:
+    """The compiled `probe.c`, built once for each content of the source."""
+    compiler = os.environ.get("CC") or "cc"
+    digest = hashlib.sha256(SOURCE.read_bytes() + f"{compiler} {platform.machine()}".encode()).hexdigest()[:24]
+    program = folder / f"probe-{digest}"
+    if program.exists():
+        return program
+    with _scratch(folder, program.name) as made:
+        command = [*compiler.split(), "-O2", "-pthread", str(SOURCE), "-o", str(made)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise ToolchainError(f"no C compiler {compiler!r}: install gcc or clang, or set CC to one") from error
+        if done.returncode:
+            told = f"{' '.join(command)} failed:\n{done.stderr.strip()}"
+            raise ToolchainError(f"{told}\nset CC to a C compiler that works")
+        os.replace(made, program)
+    return program
+
+
+class _scratch:
+    """A file name beside `name` that is gone afterwards, unless it was renamed into place."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+
+    def __enter__(self) -> Path:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, path = tempfile.mkstemp(prefix=f".{self.name}-", dir=self.folder)
+        except OSError as error:
+            told = f"the cache folder {self.folder} cannot be written ({error.strerror})"
+            raise DeviceError(f"{told}; set VORTEX_CACHE_DIR to one that can") from error
+        os.close(handle)
+        self.path = Path(path)
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def working_sets(machine: Machine) -> tuple[int, list[tuple[int, int]]]:
+    """Bytes to stream from DRAM, and for each cache what one core alone and each of all cores reads over and over.
+
+    A set must overflow the cache inside it and stay well within its own, of which each core has its share.
+    """
+    sets = []
+    for inner, cache in zip((None, *machine.caches), machine.caches, strict=False):
+        least = 2 * inner.size if inner else 4096
+        one = cache.size * 3 // 4 if inner is None else cache.size // 2
+        every = cache.size * 3 // 4 // cache.shared_by if cache.shared_by > 1 else one
+        sets.append((max(one, least), max(every, least)))
+    last = machine.caches[-1]
+    instances = -(-machine.cores // last.shared_by)
+    wanted = max(8, 4 * instances) * last.size  # with less, a share of the stream is still found in the last cache
+    least = max(max(one for one, _ in sets), machine.cores * max(every for _, every in sets))
+    return max(least, min(max(wanted, 64 * 1024**2), 1024**3, machine.free_bytes // 4)), sets
+
+
+def measure(machine: Machine) -> Rates:
+    """Run `probe.c` on this machine: about a third of a second."""
+    dram, sets = working_sets(machine)
+    program = build_probe(cache_directory())
+    cpus = ",".join(map(str, machine.cpus))
+    command = [str(program), str(machine.lanes), cpus, str(dram), *(f"{one}:{every}" for one, every in sets)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_TIMEOUT_S, check=True)
+    except OSError as error:
+        told = f"{program} cannot be run ({error.strerror})"
+        raise DeviceError(f"{told}; set VORTEX_CACHE_DIR to a folder that may hold programs") from error
+    except subprocess.TimeoutExpired as error:
+        told = f"measuring took over {MEASURE_TIMEOUT_S:.0f} s"
+        raise DeviceError(f"{told}; try again when the machine is less busy") from error
+    except subprocess.CalledProcessError as error:
+        told = f"{' '.join(command)} ended with status {error.returncode}"
+        raise DeviceError(f"{told}; name a shipped spec with hw= instead") from error
+    rows = (line.split() for line in done.stdout.splitlines())
+    return {name: (float(one), float(every)) for name, one, every in rows}
+
+
+def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Reading, ...]]:
+    """The spec, and where each of its figures came from. The clock follows from the peak, so that the two agree."""
+    readings: list[Reading] = []
+
+    def figure(owner: str, name: str, value: Any, source: str) -> Any:
+        if not isinstance(value, tuple):
+            readings.append(Reading(f"{owner}.{name}" if owner else name, value, source))
+        return value
+
+    def table(owner: str, rows: list[tuple[str, Any, str]]) -> dict[str, Any]:
+        return {name: figure(owner, name, value, source) for name, value, source in rows}
+
+    lanes, cores = machine.lanes, machine.cores
+    wide = lanes == 16
+    name = "vfmadd231ps-zmm" if wide else "vfmadd231ps-ymm"
+    alone, together = (rate * lanes * 2 for rate in rates["fma"])
+    scalar = rates["clock"][0]
+    issue = max(1, round(rates["fma"][0] / scalar))
+    clock = round(together / (cores * issue * lanes * 2))
+    peak = clock * cores * issue * lanes * 2
+    fma = f"{alone / 1e9:.0f} GFLOP/s on one core, {together / 1e9:.0f} on all"
+    link = scalar / rates["fma_chain"][0]
+    latency = max(1, round(link))
+    hand_off = max(10, round(rates["hand_off"][0] * 1e9))
+    cpuinfo = "read from /proc/cpuinfo: "
+    model = f"{cpuinfo}{machine.model_name}, family {machine.family}, model {machine.model}"
+    top = table("", [
+        ("name", NATIVE, "this machine"),
+        ("llvm_cpu", machine.llvm_cpu, model),
+        ("cores", cores, "read from the affinity mask, /sys/devices/system/cpu/*/topology and the cgroup's quota"),
+        ("clock_hz", clock, f"measured: {fma}, at {issue} a cycle; scalar code ran at {scalar / 1e9:.2f} GHz"),
+        ("peak_flops_per_s", peak, f"measured: {fma}"),
+        ("thread_start_ns", hand_off, "measured: a flag handed to a spinning thread and back"),
+    ])  # fmt: skip
+    flags = ("avx2", "fma", "bmi1", "bmi2", *(sorted(V4 - V3) if wide else ()))
+    instruction = table(name, [
+        ("name", name, "the widest in the flags"),
+        ("dtype", "float32", "the only one so far"),
+        ("lanes", lanes, f"{cpuinfo}{'avx512f' if wide else 'avx2'} in flags"),
+        ("registers", 32 if wide else 16, f"{cpuinfo}{'zmm0-zmm31' if wide else 'ymm0-ymm15'}"),
+        ("issue_per_cycle", issue, f"measured: {rates['fma'][0] / scalar:.2f} a cycle of the scalar clock"),
+        ("latency_cycles", latency, f"measured: {link:.2f} cycles of the scalar clock"),
+        ("features", flags, ""),
+    ])  # fmt: skip
+    readings.append(Reading(f"{name}.features", " ".join(flags), f"{cpuinfo}flags"))
+    memories = [table(cache.name, [
+        ("name", cache.name, cache.source),
+        ("capacity_bytes", cache.size, f"read from {cache.source}"),
+        ("line_bytes", cache.line, f"read from {cache.source}"),
+        ("ways", cache.ways, f"read from {cache.source}"),
+        ("sets", cache.sets, f"read from {cache.source}"),
+        *_bandwidths(rates[f"cache{place}"], cores, cache.shared_by == 1),
+        ("shared_by", cache.shared_by, f"read from {cache.source}, of the cores in use"),
+    ]) for place, cache in enumerate(machine.caches, start=1)]  # fmt: skip
+    memories.append(table("dram", [
+        ("name", "dram", "main memory"),
+        *_bandwidths(rates["dram"], cores, private=False),
+    ]))  # fmt: skip
+    levels = [table(level, [
+        ("name", level, "a CPU has three levels (Vortex paper, table 1)"),
+        ("memory", memory, "where the tile of this level lives on a CPU"),
+        ("units", cores if level == "L2" else 1, "only the outermost level runs in parallel"),
+        ("analysis", analysis, "Vortex paper, section 5.2"),
+        *((bound, share, "chosen for CPUs: docs/performance.md") for bound, share in zip(BOUNDS, shares, strict=False)),
+    ]) for level, memory, analysis, shares in LEVELS]  # fmt: skip
+    data = top | {"instructions": [instruction], "memories": memories, "levels": levels}
+    return spec_from(data, "this machine, as detected"), tuple(readings)
+
+
+def _bandwidths(rates: tuple[float, float], cores: int, private: bool) -> list[tuple[str, int, str]]:
+    one, every = round(rates[0]), round(rates[1])
+    told = f"measured: {one / 1e9:.1f} GB/s by one core, {every / 1e9:.1f} by all"
+    if private:
+        return [
+            ("bandwidth_bytes_per_s", one, told),
+            ("total_bandwidth_bytes_per_s", cores * one, f"private: {cores} x the figure of one core"),
+        ]
+    total = min(max(one, every), cores * one)  # noise may put the sum outside what the model allows
+    return [("bandwidth_bytes_per_s", one, told), ("total_bandwidth_bytes_per_s", total, told)]
+
+
+def probe(refresh: bool = False) -> tuple[HardwareSpec, tuple[Reading, ...]]:
+    """The spec of this machine with its readings: from the cache where measured before, unless `refresh`."""
+    return detect(read_machine(), measure, cache_directory(), refresh)
+
+
+def cache_key(machine: Machine) -> str:
+    """Names the machine in the cache: equal where the same measurements hold."""
+    facts = vars(machine) | {"flags": sorted(machine.flags), "free_bytes": 0}
+    return hashlib.sha256(repr((LAYOUT, SOURCE.read_bytes(), facts)).encode()).hexdigest()[:24]
+
+
+def detect(
+    machine: Machine, measuring: Callable[[Machine], Rates], folder: Path, refresh: bool = False
+) -> tuple[HardwareSpec, tuple[Reading, ...]]:
+    """`probe`, with the machine, the measuring and the cache folder given."""
+    remembered = folder / f"native-{cache_key(machine)}.json"
+    if not refresh and remembered.exists():
+        try:
+            data = json.loads(remembered.read_text())
+            return spec_from(data["spec"], str(remembered)), tuple(Reading(**row) for row in data["readings"])
+        except (ValueError, KeyError, TypeError):  # SpecError is a ValueError: whatever is wrong with it, measure again
+            remembered.unlink(missing_ok=True)
+    spec, readings = assemble(machine, measuring(machine))
+    data = {"spec": spec.model_dump(mode="json"), "readings": [vars(reading) for reading in readings]}
+    with _scratch(folder, remembered.name) as made:
+        made.write_text(json.dumps(data, indent=1))
+        os.replace(made, remembered)
+    return spec, readings
+
+
+def native() -> HardwareSpec:
+    """The spec of this machine."""
+    return probe()[0]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A declared figure beside the detected one."""
+
+    figure: str
+    declared: int
+    detected: int
+    source: str
+
+    @property
+    def ratio(self) -> float:
+        return self.detected / self.declared if self.declared else 1.0
+
+
+def check_device(
+    spec: HardwareSpec, detected: tuple[HardwareSpec, tuple[Reading, ...]] | None = None
+) -> tuple[Compared, ...]:
+    """Declared figures beside those of this machine; figures of a whole device only where the core counts agree.
+
+    Raises DeviceError where this machine lacks instructions that the spec needs: it then cannot be that device.
+    """
+    # The flags first: where they are missing, measuring for nothing would only make the answer late.
+    flags = detected[0].features if detected else read_machine().flags
+    if not spec.features <= flags:
+        told = f"this machine is not {spec.name}: it lacks {', '.join(sorted(spec.features - flags))}"
+        raise DeviceError(f"{told}; check the spec on that device")
+    here, readings = detected or probe()
+    sources = {reading.figure: reading.source for reading in readings}
+    whole = {"cores", "peak_flops_per_s", "total_bandwidth_bytes_per_s", "shared_by"}
+    ours, theirs = _numbers(spec), _numbers(here)
+    return tuple(
+        Compared(figure, value, theirs[figure], sources.get(figure, ""))
+        for figure, value in ours.items()
+        if figure in theirs and (spec.cores == here.cores or figure.rpartition(".")[2] not in whole)
+    )
+
+
+def _numbers(spec: HardwareSpec) -> dict[str, int]:
+    """Every whole-number figure by its path."""
+    data = spec.model_dump()
+    rows = [("", data), *((f"{row['name']}.", row) for key in ("instructions", "memories") for row in data[key])]
+    return {f"{owner}{name}": value for owner, row in rows for name, value in row.items() if type(value) is int}

@@ -1,0 +1,196 @@
+"""The empirical half of the hybrid analyzer: L0 measured, remembered, replayed, or computed where the device is absent."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from vortex.cost import Rates
+from vortex.hardware import HardwareSpec
+from vortex.selector import Array, SlopeTable
+
+
+RECORDINGS = Path(__file__).resolve().parent / "measurements"
+
+
+class Timer(Protocol):
+    """What can be timed on a device: see `device.Meter`."""
+
+    def micro_kernel(self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int) -> list[float]: ...
+    def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
+    def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]: ...
+    def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One L0 micro-kernel: seconds = start + slope * k, the least of the repetitions, and their relative spread."""
+
+    rows: int
+    vectors: int
+    start_s: float
+    slope_s: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All that the cost model takes from the low levels, and where it came from."""
+
+    basis: Literal["measured", "replayed", "computed"]
+    device: str
+    date: str
+    versions: tuple[str, ...]
+    kernels: tuple[Measurement, ...]
+    copy_s: float
+    transpose_s: float
+    strided: float
+    thread_start_s: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        data = json.loads(text)
+        data["kernels"] = tuple(Measurement(**row) for row in data["kernels"])
+        data["versions"] = tuple(data["versions"])
+        return cls(**data)
+
+    def slopes(self) -> SlopeTable:
+        rows = 2 + max(kernel.rows for kernel in self.kernels)
+        vectors = 1 + max(kernel.vectors for kernel in self.kernels)
+        table: Array = np.zeros((vectors, rows), np.float32)
+        for kernel in self.kernels:
+            table[kernel.vectors, kernel.rows] = kernel.slope_s
+        # Past the tallest micro-kernel of a width nothing is ever looked up with weight; repeat it to stay finite.
+        for v in range(1, vectors):
+            filled = np.flatnonzero(table[v])
+            if filled.size:
+                table[v, filled[-1] + 1 :] = table[v, filled[-1]]
+        return SlopeTable(table)
+
+
+REPETITIONS = 7
+CALL_SECONDS = 20e-6
+"""Long enough for the clock's resolution, short enough that some repetition meets no interrupt."""
+
+
+def measure(
+    spec: HardwareSpec, shapes: Iterable[tuple[int, int]], lanes: int, timer: Timer, versions: tuple[str, ...]
+) -> Profile:
+    """Time every (rows, vectors) micro-kernel at two depths with operands in the innermost cache, and the load stages."""
+    inner = spec.memories[0].capacity_bytes // 2
+    kernels = []
+    for rows, vectors in sorted(shapes):
+        short = 8
+        long = max(32, min(256, inner // (4 * (rows + vectors * lanes))))
+        ideal = rows * vectors / spec.instruction("float32").issue_per_cycle / spec.clock_hz
+        best, spread = {}, 0.0
+        for depth in (short, long):
+            calls = max(4, int(CALL_SECONDS / (ideal * depth)))
+            times = timer.micro_kernel(0, rows, vectors, depth, calls, REPETITIONS)
+            best[depth] = min(times)
+            spread = max(spread, statistics.median(times) / best[depth] - 1)
+        slope = (best[long] - best[short]) / (long - short)
+        kernels.append(Measurement(rows, vectors, max(0.0, best[short] - slope * short), slope, round(spread, 4)))
+    outer = spec.memories[1].capacity_bytes
+    copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
+    transpose = min(timer.load_stage(1, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
+    depth, panels = 1024, max(2, 3 * outer // (1024 * 4 * lanes * 4))
+    contiguous = min(timer.stream(4, depth, 4 * lanes, panels, REPETITIONS))
+    scattered = min(timer.stream(4, depth, 4 * lanes * panels + lanes, panels, REPETITIONS))
+    return Profile(
+        basis="measured",
+        device=spec.name,
+        date=time.strftime("%Y-%m-%d"),
+        versions=(*versions, f"python {platform.python_version()}"),
+        kernels=tuple(kernels),
+        copy_s=copy,
+        transpose_s=transpose,
+        strided=max(1.0, scattered / contiguous),
+        thread_start_s=max(
+            spec.thread_start_ns * 1e-9, statistics.median(timer.hand_off(spec.cores, 200)) if spec.cores > 1 else 0.0
+        ),
+    )
+
+
+def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> Profile:
+    """The same figures from the spec alone, for a device that is not here: issue, latency and load ports of one core."""
+    isa, inner = spec.instruction(dtype), spec.memories[0]
+    loads_per_cycle = inner.bandwidth_bytes_per_s / (spec.clock_hz * isa.lanes * 4)
+    kernels = []
+    for rows, vectors in sorted(shapes):
+        accumulators = rows * vectors
+        cycles = max(accumulators / isa.issue_per_cycle, (rows + vectors) / loads_per_cycle, isa.latency_cycles)
+        start = (12 + 2 * accumulators) / spec.clock_hz
+        kernels.append(Measurement(rows, vectors, start, cycles / spec.clock_hz, 0.0))
+    return Profile(
+        basis="computed",
+        device=spec.name,
+        date="",
+        versions=(),
+        kernels=tuple(kernels),
+        copy_s=2 / (isa.lanes * loads_per_cycle * spec.clock_hz) * 2,
+        transpose_s=1 / spec.clock_hz,
+        strided=1.5,
+        thread_start_s=spec.thread_start_ns * 1e-9,
+    )
+
+
+def recording(spec: HardwareSpec, folder: Path = RECORDINGS) -> Profile | None:
+    """The measurement of this device that ships with vortex, if there is one."""
+    path = folder / f"{spec.name}.json"
+    return replace(Profile.from_json(path.read_text()), basis="replayed") if path.is_file() else None
+
+
+def acquire(
+    spec: HardwareSpec, shapes: Sequence[tuple[int, int]], lanes: int, timer: Timer | None, versions: tuple[str, ...]
+) -> Profile:
+    """Measured where a timer runs on the device, else replayed, else computed; the profile says which."""
+    if timer is not None:
+        return measure(spec, shapes, lanes, timer, versions)
+    recorded = recording(spec)
+    if recorded is not None and {(k.rows, k.vectors) for k in recorded.kernels} >= set(shapes):
+        return recorded
+    return compute(spec, shapes)
+
+
+CALL_OVERHEAD_S = 1e-7
+"""Door checks, selection and task set-up of one call, in native code."""
+
+
+def rates(spec: HardwareSpec, profile: Profile) -> Rates:
+    """What the cost model needs: the profile's low levels and the spec's high ones."""
+    l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
+    budget = spec.level("L1").max_utilization
+    sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
+    starts = np.array([kernel.start_s for kernel in profile.kernels])
+    fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
+    return Rates(
+        call=CALL_OVERHEAD_S,
+        thread_start=profile.thread_start_s,
+        tile_start=float(fixed),
+        tile_vector=float(each),
+        copy=profile.copy_s,
+        transpose=profile.transpose_s,
+        l1_bytes=l1.capacity_bytes * budget,
+        l2_bytes=l2.capacity_bytes * budget,
+        l3_bytes=outer.capacity_bytes * budget * max(1, spec.cores // outer.shared_by),
+        l1_ways=float(l1.ways),
+        line_bytes=float(l1.line_bytes),
+        l2_byte=1 / l2.bandwidth_bytes_per_s,
+        l3_byte=1 / outer.bandwidth_bytes_per_s,
+        l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,
+        dram_byte=1 / dram.bandwidth_bytes_per_s,
+        dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
+        strided=profile.strided,
+    )

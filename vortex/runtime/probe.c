@@ -1,0 +1,241 @@
+/* Measures what a virtual machine hides: clock, multiply-add rate, read bandwidths, time to hand work to a thread.
+ *
+ *     probe LANES CPU[,CPU...] DRAM_BYTES [ONE_BYTES:ALL_BYTES ...]
+ *
+ * LANES is 16 (AVX-512) or 8 (AVX2); one thread is pinned to each CPU; each ONE:ALL pair gives the working set of a
+ * cache for one core alone and for each core when all read. Prints lines "name one all": rates per second (hand_off:
+ * seconds) of one core alone and of all together, 0 where not measured. The vector code is assembly text, so it
+ * builds whatever the compiler's own flags allow; LANES says what may run.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { MAX_THREADS = 1024, REPEATS = 5, BLOCK = 1 << 18, MIN_BYTES = 4096 };
+static const double WINDOW = 0.0025; /* seconds of one observation: far above a clock read, far below a second in all */
+
+static double seconds(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int lanes, threads, cpus[MAX_THREADS];
+
+#define REP4(x) x x x x
+#define VECTORS \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+  "xmm11", "xmm12"
+#define ACC(r, n) "vfmadd231ps %%" r "12, %%" r "12, %%" r n "\n\t"
+/* Twelve chains cover latency x issue of every core so far (Haswell: 5 x 2). Zeros throughout: no denormals. */
+#define TWELVE(r)                                                                                             \
+  ACC(r, "0") ACC(r, "1") ACC(r, "2") ACC(r, "3") ACC(r, "4") ACC(r, "5") ACC(r, "6") ACC(r, "7") ACC(r, "8") \
+  ACC(r, "9") ACC(r, "10") ACC(r, "11")
+#define READ(r, n, at) "vmovups " at "(%0), %%" r n "\n\t"
+#define LOOP(body) "vzeroall\n1:\n\t" body "dec %0\n\tjnz 1b\n\tvzeroupper" : "+r"(n)::VECTORS, "cc"
+#define READ8(r, a, b, c, d, e, f, g, h)                                                                         \
+  READ(r, "0", a) READ(r, "1", b) READ(r, "2", c) READ(r, "3", d) READ(r, "4", e) READ(r, "5", f) READ(r, "6", g) \
+  READ(r, "7", h)
+
+typedef double (*Kernel)(const char *data, size_t bytes); /* work done by one call */
+
+static double fma_rate(const char *data, size_t bytes) {
+  (void)data, (void)bytes;
+  long n = 2000;
+  if (lanes == 16)
+    __asm__ volatile(LOOP(REP4(TWELVE("zmm"))));
+  else
+    __asm__ volatile(LOOP(REP4(TWELVE("ymm"))));
+  return 2000.0 * 4 * 12;
+}
+
+static double fma_chain(const char *data, size_t bytes) {
+  (void)data, (void)bytes;
+  long n = 5000;
+  if (lanes == 16)
+    __asm__ volatile(LOOP(REP4(ACC("zmm", "0"))));
+  else
+    __asm__ volatile(LOOP(REP4(ACC("ymm", "0"))));
+  return 5000.0 * 4;
+}
+
+/* A 64-bit multiply takes 3 cycles on every Intel core since Nehalem and every AMD core since Zen (uops.info). */
+static double multiply_chain(const char *data, size_t bytes) {
+  (void)data, (void)bytes;
+  long n = 5000, x = 1;
+  __asm__ volatile("1:\n\t" REP4("imul %1, %1\n\t") "dec %0\n\tjnz 1b" : "+r"(n), "+r"(x)::"cc");
+  return 5000.0 * 4 * 3;
+}
+
+static double read_bytes(const char *data, size_t bytes) {
+  const char *end = data + bytes;
+  if (lanes == 16)
+    __asm__ volatile("1:\n\t" READ8("zmm", "0", "64", "128", "192", "256", "320", "384", "448") "add $512, %0\n\t"
+                     "cmp %1, %0\n\tjb 1b\n\tvzeroupper"
+                     : "+r"(data) : "r"(end) : VECTORS, "cc", "memory");
+  else
+    __asm__ volatile("1:\n\t" READ8("ymm", "0", "32", "64", "96", "128", "160", "192", "224") "add $256, %0\n\t"
+                     "cmp %1, %0\n\tjb 1b\n\tvzeroupper"
+                     : "+r"(data) : "r"(end) : VECTORS, "cc", "memory");
+  return (double)bytes;
+}
+
+/* The task that all threads take part in; the counters count turns. */
+static struct { Kernel kernel; size_t bytes, slice; char *data; } task;
+static atomic_long start, ready, done;
+static double rates[MAX_THREADS];
+static int disturbances[MAX_THREADS];
+
+static void pin(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set); /* may be refused: then the figures are only a little noisier */
+}
+
+static double observe(Kernel kernel, const char *data, size_t bytes, int *disturbed) {
+  double work = 0, cpu = seconds(CLOCK_THREAD_CPUTIME_ID), begin = seconds(CLOCK_MONOTONIC), end;
+  size_t at = 0;
+  do {
+    for (size_t seen = 0; seen < BLOCK;) { /* a clock read costs as much as a pass over a small cache: amortize it */
+      size_t step = bytes - at < BLOCK ? bytes - at : BLOCK;
+      work += kernel(data + at, step);
+      at = at + step < bytes ? at + step : 0;
+      seen += step;
+    }
+    end = seconds(CLOCK_MONOTONIC);
+  } while (end - begin < WINDOW);
+  *disturbed = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu < 0.97 * (end - begin); /* another process had the core */
+  return work / (end - begin);
+}
+
+static void wait_until(atomic_long *counter, long value) {
+  for (long spins = 0; atomic_load_explicit(counter, memory_order_acquire) < value; spins++) {
+    __asm__ volatile("pause");
+    if (spins > 2000) sched_yield();
+  }
+}
+
+static void take_part(int id, long turn) {
+  char *data = task.data + (size_t)id * task.slice;
+  atomic_fetch_add_explicit(&ready, 1, memory_order_acq_rel);
+  wait_until(&ready, turn * threads); /* all windows open together */
+  if (task.kernel)
+    rates[id] = observe(task.kernel, data, task.bytes, &disturbances[id]);
+  else
+    memset(data, 0, task.slice); /* the first touch places the page near the thread */
+}
+
+/* Idle threads sleep, or the figures of one core alone would be those of a busy machine. */
+static void *worker(void *argument) {
+  int id = (int)(intptr_t)argument;
+  const struct timespec nap = {0, 20000};
+  pin(cpus[id]);
+  for (long turn = 1;; turn++) {
+    while (atomic_load_explicit(&start, memory_order_acquire) < turn) nanosleep(&nap, NULL);
+    take_part(id, turn);
+    atomic_fetch_add_explicit(&done, 1, memory_order_acq_rel);
+  }
+  return NULL;
+}
+
+static double together(Kernel kernel, size_t bytes, int *disturbed) {
+  static long turn;
+  double sum = 0;
+  task.kernel = kernel;
+  task.bytes = bytes;
+  atomic_store_explicit(&start, ++turn, memory_order_release);
+  take_part(0, turn);
+  wait_until(&done, turn * (threads - 1));
+  *disturbed = 0;
+  for (int id = 0; id < threads; id++) sum += rates[id], *disturbed |= disturbances[id];
+  return sum;
+}
+
+/* The best of a few: whatever disturbs a measurement only slows it. Disturbed ones are repeated, up to a limit. */
+static void report(const char *name, Kernel kernel, size_t one_bytes, size_t all_bytes) {
+  double best[2] = {0, 0};
+  for (int all = 0; all < (all_bytes ? 2 : 1); all++)
+    for (int tries = 0, clean = 0, disturbed; clean < REPEATS && tries < 3 * REPEATS; tries++) {
+      double rate = all ? together(kernel, all_bytes, &disturbed) : observe(kernel, task.data, one_bytes, &disturbed);
+      clean += !disturbed;
+      if (rate > best[all]) best[all] = rate;
+    }
+  printf("%s %.6e %.6e\n", name, best[0], best[1]);
+}
+
+static atomic_long ball;
+
+static void *partner(void *argument) {
+  pin(cpus[threads > 1 ? 1 : 0]);
+  for (long turn = 1; turn > 0; turn += 2) {
+    wait_until(&ball, turn);
+    if (atomic_load(&ball) == INT64_MAX) break;
+    atomic_store_explicit(&ball, turn + 1, memory_order_release);
+  }
+  return argument;
+}
+
+static void report_hand_off(void) {
+  enum { ROUNDS = 100 };
+  pthread_t other;
+  double best = 1, end = seconds(CLOCK_MONOTONIC) + 0.02;
+  long turn = 1;
+  if (pthread_create(&other, NULL, partner, NULL)) exit(4);
+  while (seconds(CLOCK_MONOTONIC) < end) {
+    double begin = seconds(CLOCK_MONOTONIC);
+    for (int i = 0; i < ROUNDS; i++, turn += 2) {
+      atomic_store_explicit(&ball, turn, memory_order_release);
+      wait_until(&ball, turn + 1);
+    }
+    double each = (seconds(CLOCK_MONOTONIC) - begin) / ROUNDS;
+    if (each < best) best = each;
+  }
+  atomic_store(&ball, INT64_MAX);
+  pthread_join(other, NULL);
+  printf("hand_off %.6e %.6e\n", best, best);
+}
+
+int main(int count, char **arguments) {
+  if (count < 4) return 2;
+  lanes = atoi(arguments[1]);
+  for (char *word = strtok(arguments[2], ","); word && threads < MAX_THREADS; word = strtok(NULL, ","))
+    cpus[threads++] = atoi(word);
+  size_t total = strtoull(arguments[3], NULL, 10);
+  if ((lanes != 8 && lanes != 16) || !threads || total < (size_t)threads * MIN_BYTES) return 2;
+  task.slice = total / (size_t)threads / MIN_BYTES * MIN_BYTES;
+  total = task.slice * (size_t)threads;
+  task.data = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (task.data == MAP_FAILED) return 3;
+  madvise(task.data, total, MADV_HUGEPAGE);
+
+  pin(cpus[0]);
+  report_hand_off(); /* before the other threads exist, which would compete for the cores */
+  for (int id = 1; id < threads; id++) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, worker, (void *)(intptr_t)id)) return 4;
+    pthread_detach(thread);
+  }
+  int disturbed;
+  together(NULL, 0, &disturbed);
+  report("fma", fma_rate, BLOCK, BLOCK);
+  report("fma_chain", fma_chain, BLOCK, 0);
+  report("clock", multiply_chain, BLOCK, 0);
+  for (int i = 4; i < count; i++) {
+    char *rest, name[16];
+    size_t one = strtoull(arguments[i], &rest, 10) / MIN_BYTES * MIN_BYTES;
+    size_t all = *rest ? strtoull(rest + 1, NULL, 10) / MIN_BYTES * MIN_BYTES : 0;
+    if (one < MIN_BYTES || one > total || all < MIN_BYTES || all > task.slice) return 2;
+    snprintf(name, sizeof name, "cache%d", i - 3);
+    report(name, read_bytes, one, all);
+  }
+  report("dram", read_bytes, total, task.slice);
+  return 0;
+}

@@ -1,0 +1,59 @@
+/* The run-time choice: the compiled cost model over every strategy and grid, then the least. `selector.Selector` is its mirror. */
+#include "vortex_runtime.h"
+
+#include <time.h>
+
+/* One task first, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
+static int64_t next_grid(int64_t *count, int64_t *columns) {
+  for (;;) {
+    if (*count <= 1) return 0;
+    while (++*columns <= *count)
+      if (*count % *columns == 0) return 1;
+    *count /= 2;
+    *columns = 0;
+  }
+}
+
+static int64_t greatest_divisor(int64_t x, int64_t y) {
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return x;
+}
+
+vx_plan vx_select(const vx_call *call, int64_t threads) {
+  float totals[VX_MAX_STRATEGIES];
+  float plain = !call->packed && !call->transpose_b, transposed = !call->packed && call->transpose_b;
+  float aliased = call->transpose_a ? 0.0f : (float)((double)greatest_divisor(call->lda * 4, vx_set_bytes) / (double)vx_set_bytes);
+  vx_plan best = {0, 1, 1};
+  float least = 3e38f;
+  int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
+  do {
+    int64_t tasks = grid_m * grid_n;
+    vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k, plain, transposed,
+                 (float)call->packed, aliased, (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
+    for (int64_t s = 0; s < vx_strategy_count; s++)
+      if (totals[s] < least) {
+        least = totals[s];
+        best = (vx_plan){s, grid_m, grid_n};
+      }
+    /* No call on several threads is shorter than their start. */
+    if (least <= vx_least_parallel || !next_grid(&count, &columns)) break;
+    grid_m = count / columns;
+    grid_n = columns;
+  } while (1);
+  return best;
+}
+
+double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats) {
+  struct timespec start, end;
+  int64_t kept = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (int64_t i = 0; i < repeats; i++) kept += vx_select(call, threads).strategy;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  volatile int64_t used = kept;
+  (void)used;
+  return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}

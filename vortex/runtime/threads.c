@@ -1,0 +1,137 @@
+/* L2: a pool that hands out tasks and never leaves its caller waiting for a thread that has not woken up.
+ *
+ * The caller works too. Tasks are claimed one at a time, so a late or descheduled worker costs the tasks it holds, not the call; a worker
+ * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned. A second caller arriving while the pool
+ * is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first needs them. */
+#define _GNU_SOURCE
+#include "vortex_runtime.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_WORKERS 511
+/* A waiting worker polls this long before it sleeps: longer than the gap between the calls of a running network. */
+#define POLL_NANOSECONDS 60000
+#define CLOSED (1 << 30)
+
+static struct {
+  pthread_mutex_t owner;
+  int workers;                  /* created so far in this process */
+  atomic_int threads;           /* caller included */
+  atomic_uint generation;       /* bumped for each job; the futex that sleepers wait on */
+  atomic_int sleepers;
+  void (*task)(void *, int64_t);
+  void *context;
+  int64_t tasks;
+  _Alignas(64) atomic_llong next;
+  _Alignas(64) atomic_int gate; /* workers inside; CLOSED once the caller has seen the last task claimed */
+  _Alignas(64) atomic_int left; /* workers that went out again */
+  int seats;
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .threads = 1};
+
+static void forget_threads(void) {
+  pthread_mutex_init(&pool.owner, NULL);
+  pool.workers = 0;
+  atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.gate, CLOSED);
+}
+
+__attribute__((constructor)) static void arm_fork(void) {
+  atomic_store(&pool.gate, CLOSED);
+  pthread_atfork(NULL, NULL, forget_threads);
+}
+
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void claim_tasks(void) {
+  int64_t index;
+  while ((index = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed)) < pool.tasks)
+    pool.task(pool.context, index);
+}
+
+static int enter(void) {
+  int inside = atomic_load(&pool.gate);
+  while (inside < pool.seats)
+    if (atomic_compare_exchange_weak(&pool.gate, &inside, inside + 1)) return 1;
+  return 0;
+}
+
+static unsigned wait_for_job(unsigned seen) {
+  int64_t until = nanoseconds() + POLL_NANOSECONDS;
+  unsigned now;
+  do {
+    for (int i = 0; i < 64; i++) {
+      if ((now = atomic_load_explicit(&pool.generation, memory_order_acquire)) != seen) return now;
+      __builtin_ia32_pause();
+    }
+  } while (nanoseconds() < until);
+  atomic_fetch_add(&pool.sleepers, 1);
+  while ((now = atomic_load(&pool.generation)) == seen)
+    syscall(SYS_futex, &pool.generation, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+  atomic_fetch_sub(&pool.sleepers, 1);
+  return now;
+}
+
+static void *work(void *generation) {
+  unsigned seen = (unsigned)(uintptr_t)generation;
+  for (;;) {
+    seen = wait_for_job(seen);
+    if (enter()) {
+      claim_tasks();
+      atomic_fetch_add_explicit(&pool.left, 1, memory_order_release);
+    }
+  }
+  return NULL;
+}
+
+static void create_workers(int wanted) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  while (pool.workers < wanted) {
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, work, (void *)(uintptr_t)atomic_load(&pool.generation)) != 0) break;
+    pool.workers++;
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+void vx_set_threads(int64_t count) {
+  atomic_store(&pool.threads, count < 1 ? 1 : count > MAX_WORKERS + 1 ? MAX_WORKERS + 1 : (int)count);
+}
+
+int64_t vx_get_threads(void) { return atomic_load_explicit(&pool.threads, memory_order_relaxed); }
+
+void vx_parallel(void (*task)(void *, int64_t), void *context, int64_t tasks) {
+  int wanted = atomic_load_explicit(&pool.threads, memory_order_relaxed) - 1;
+  if (wanted > tasks - 1) wanted = (int)(tasks - 1);
+  if (wanted < 1 || pthread_mutex_trylock(&pool.owner) != 0) {
+    for (int64_t index = 0; index < tasks; index++) task(context, index);
+    return;
+  }
+  if (pool.workers < wanted) create_workers(wanted);
+  pool.task = task;
+  pool.context = context;
+  pool.tasks = tasks;
+  pool.seats = wanted;
+  atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+  atomic_store_explicit(&pool.left, 0, memory_order_relaxed);
+  atomic_store(&pool.gate, 0);
+  atomic_fetch_add(&pool.generation, 1);
+  if (atomic_load(&pool.sleepers) > 0)
+    syscall(SYS_futex, &pool.generation, FUTEX_WAKE_PRIVATE, wanted, NULL, NULL, 0);
+  claim_tasks();
+  int inside = atomic_fetch_or(&pool.gate, CLOSED);
+  while (atomic_load_explicit(&pool.left, memory_order_acquire) != inside) __builtin_ia32_pause();
+  pthread_mutex_unlock(&pool.owner);
+}

@@ -1,0 +1,69 @@
+/* What the generated code of one library and the little C around it agree on. */
+#ifndef VORTEX_RUNTIME_H
+#define VORTEX_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One strategy: the L0 register tile, the L1 cache tile and its load stage. Extents in elements. */
+typedef struct {
+  int64_t rows, vectors;
+  int64_t tile_m, tile_n, tile_k;
+  int64_t rows_first, pack_a, pack_b;
+} vx_strategy;
+
+/* What the selector writes: the strategy and how L2 cuts the output into `grid_m` x `grid_n` tasks. */
+typedef struct {
+  int64_t strategy, grid_m, grid_n;
+} vx_plan;
+
+/* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. */
+typedef struct {
+  const float *a, *b;
+  float *c;
+  int64_t m, n, k, lda, ldb, ldc, panel, panel_stride;
+  int32_t transpose_a, transpose_b, packed, accumulate;
+} vx_call;
+
+typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
+                           int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
+                           int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
+                           int64_t vectors, int32_t accumulate);
+
+/* Generated with the library: the strategies and the L1 nests by [A is col][rows first][A copied][B: none, copy, transpose]. */
+extern const vx_strategy vx_strategies[];
+extern const int64_t vx_strategy_count;
+extern const vx_nest vx_nests[2][2][2][3];
+extern const int64_t vx_lanes;
+extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
+extern const int64_t vx_set_bytes;     /* distance of two addresses in one set of the innermost cache */
+extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
+extern const float vx_columns[], vx_slopes[];
+#define VX_MAX_STRATEGIES 256
+
+/* Compiled from the cost model: predicted seconds of every strategy. */
+void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float plain,
+                  float transposed, float prepacked, float aliased, float grid_m, float grid_n, float active);
+
+/* The emitted load stages of L1. */
+int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
+                    int64_t target_stride);
+int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
+                         int64_t target_stride);
+
+/* select.c */
+vx_plan vx_select(const vx_call *call, int64_t threads);
+double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats);
+
+/* threads.c */
+void vx_parallel(void (*task)(void *context, int64_t index), void *context, int64_t tasks);
+void vx_set_threads(int64_t count);
+int64_t vx_get_threads(void);
+
+/* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. */
+void *vx_scratch(size_t bytes);
+
+/* execute.c: 0, or 1 when memory is out. */
+int vx_execute(const vx_call *call, const vx_plan *plan);
+
+#endif

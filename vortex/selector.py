@@ -1,0 +1,196 @@
+"""(strategies, shape) -> LaunchPlan: the argmin of the cost over strategies and grids.
+
+Pure Python and NumPy float32: the oracle of the native selector, which evaluates the same expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from vortex.candidates import WHOLE, Strategy
+from vortex.cost import Cost, Problem, Rates, Strategies, predict
+
+Array = npt.NDArray[np.float32]
+F32 = np.float32
+
+
+class OperandB(Enum):
+    """How B reaches the call."""
+
+    PLAIN = "plain"
+    TRANSPOSED = "transposed"
+    PACKED = "packed"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything about one call that the choice may depend on. `lda` in elements; `a_is_col` for a transposed A."""
+
+    m: int
+    n: int
+    k: int
+    b: OperandB = OperandB.PLAIN
+    lda: int = 0
+    a_is_col: bool = False
+
+    @property
+    def stride_a(self) -> int:
+        return self.lda or (self.m if self.a_is_col else self.k)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How L2 cuts the output: grid.m x grid.n tasks."""
+
+    m: int
+    n: int
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What runs: a strategy of the library by its index, and the grid."""
+
+    index: int
+    strategy: Strategy
+    grid: Grid
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SlopeTable:
+    """Seconds per step of k of every L0 micro-kernel: `seconds[vectors, rows]`, 0 for an empty tile."""
+
+    seconds: Array
+
+
+class NumpyArithmetic:
+    """Float32 arrays over strategies."""
+
+    def __init__(self, table: SlopeTable) -> None:
+        self.table = table.seconds
+
+    def least(self, x: Array, y: Array) -> Array:
+        return np.minimum(F32(x), F32(y))
+
+    def most(self, x: Array, y: Array) -> Array:
+        return np.maximum(F32(x), F32(y))
+
+    def floor(self, x: Array) -> Array:
+        return np.floor(x)
+
+    def ceil(self, x: Array) -> Array:
+        return np.ceil(x)
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        return np.where(condition, F32(x), F32(y))
+
+    def slope(self, vectors: Array, rows: Array) -> Array:
+        limit_v, limit_r = self.table.shape
+        return self.table[
+            np.minimum(vectors.astype(np.int32), limit_v - 1), np.minimum(rows.astype(np.int32), limit_r - 1)
+        ]
+
+    def name(self, label: str, x: Array) -> Array:
+        return x
+
+
+def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strategies:
+    """The strategies as float32 columns; `panel` is the declared width of a packed operand, in elements."""
+
+    def column(values: list[float]) -> Array:
+        return np.array(values, np.float32)
+
+    l0, l1, stage = [s.l0 for s in strategies], [s.l1 for s in strategies], [s.stage for s in strategies]
+    whole = [float(min(t.n, WHOLE)) for t in l1]
+    return Strategies(
+        rows=column([t.m for t in l0]),
+        vectors=column([t.n // lanes for t in l0]),
+        width=column([t.n for t in l0]),
+        per_row=column([1.0 / t.m for t in l0]),
+        per_width=column([1.0 / t.n for t in l0]),
+        tile_m=column([t.m for t in l1]),
+        tile_n=column(whole),
+        tile_k=column([t.k for t in l1]),
+        per_tile_n=column([1.0 / n for n in whole]),
+        per_tile_k=column([1.0 / t.k for t in l1]),
+        rows_first=column([g.rows_first for g in stage]),
+        pack_a=column([g.pack_a for g in stage]),
+        pack_b=column([g.pack_b for g in stage]),
+        plain=column([1.0 for _ in stage]),
+        transposed=column([float(g.pack_b) for g in stage]),
+        prepacked=column([float(not g.pack_b and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
+    )
+
+
+def aliasing(shape: Shape, set_bytes: int, item_bytes: int = 4) -> float:
+    """Share of rows of A that start in the same set of a cache whose ways are `set_bytes` apart (sets x line)."""
+    if shape.a_is_col:
+        return 0.0
+    return float(np.gcd(shape.stride_a * item_bytes, set_bytes)) / set_bytes
+
+
+def problem(shape: Shape, grid: Grid, threads: int, set_bytes: int) -> Problem:
+    return Problem(
+        m=F32(shape.m),
+        n=F32(shape.n),
+        k=F32(shape.k),
+        plain=F32(shape.b is OperandB.PLAIN),
+        transposed=F32(shape.b is OperandB.TRANSPOSED),
+        prepacked=F32(shape.b is OperandB.PACKED),
+        aliased=F32(aliasing(shape, set_bytes)),
+        grid_m=F32(grid.m),
+        grid_n=F32(grid.n),
+        active=F32(min(threads, grid.m * grid.n)),
+    )
+
+
+def grids(threads: int) -> tuple[Grid, ...]:
+    """One task, then the factorizations of the thread count, tall to wide, and of half of it while that is even."""
+    chosen = [Grid(1, 1)]
+    count = threads
+    while count > 1:
+        chosen += [Grid(count // n, n) for n in range(1, count + 1) if count % n == 0]
+        count //= 2
+    return tuple(chosen)
+
+
+def float32_rates(rates: Rates) -> Rates:
+    return Rates(**{name: F32(value) for name, value in vars(rates).items()})
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The run-time choice over a fixed list of strategies."""
+
+    strategies: tuple[Strategy, ...]
+    rates: Rates
+    table: SlopeTable
+    lanes: int
+    panel: int
+    set_bytes: int
+
+    def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
+        """Predicted seconds of every strategy, term by term."""
+        ops = NumpyArithmetic(self.table)
+        return predict(
+            ops,
+            float32_rates(self.rates),
+            columns_of(self.strategies, self.lanes, self.panel),
+            problem(shape, grid, threads, self.set_bytes),
+        )
+
+    def select(self, shape: Shape, threads: int) -> LaunchPlan:
+        """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
+        best: LaunchPlan | None = None
+        for grid in grids(threads):
+            total = np.asarray(self.costs(shape, grid, threads).total)
+            index = int(np.argmin(total))
+            if best is None or total[index] < best.seconds:
+                best = LaunchPlan(index, self.strategies[index], grid, float(total[index]))
+        assert best is not None
+        return best
