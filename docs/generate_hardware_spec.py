@@ -5,16 +5,9 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from vortex.hardware import (
-    PEAK_TOLERANCE,
-    HardwareSpec,
-    Instruction,
-    Level,
-    Memory,
-    Quantity,
-    load_spec,
-    shipped_specs,
-)
+from vortex.figures import Quantity
+from vortex.hardware import TOLERANCE, HardwareSpec, Instruction, Level, Memory
+from vortex.specs import load_spec, shipped_specs
 
 TARGET = Path(__file__).with_name("hardware-spec.md")
 TABLES = (
@@ -40,16 +33,19 @@ spec, the path of a `.toml` file, a `HardwareSpec`, or `native`: this machine, r
 
 AGREEMENT = f"""## Figures that must agree
 
-- `peak_flops_per_s` is within {PEAK_TOLERANCE:.0%} of `cores` x `issue_per_cycle` x `lanes` x 2 x `clock_hz` of the
+- `peak_flops_per_s` is within {TOLERANCE:.0%} of `cores` x `issue_per_cycle` x `lanes` x 2 x `clock_hz` of the
   widest instruction.
-- Of every cache, `sets` x `ways` x `line_bytes` is `capacity_bytes`; memories grow from the inside out.
-- `total_bandwidth_bytes_per_s` lies between `bandwidth_bytes_per_s` and `cores` times that.
+- Of every cache, `sets` x `ways` x `line_bytes` is `capacity_bytes`; further out, caches grow and no fewer cores share
+  them. The last memory (DRAM) has none of the five figures of a cache: nothing is ever sized by it.
+- `total_bandwidth_bytes_per_s` lies between `bandwidth_bytes_per_s` and `cores` times that; of a private cache it is
+  the latter, within {TOLERANCE:.0%}.
 - `lanes` is a power of two, and a register is no larger than a line of the innermost memory.
-- Levels name memories of the same file, each further out than the one below. Only the outermost has units: the cores.
-- What a level may use of its memory holds at least the register file.
+- L0 names the first memory, L1 a cache further out, L2 the last. Only L2 has units: the cores. It takes the whole
+  shape, so it gives no utilization and is analytical.
+- What L1 may use of its memory holds at least the register file.
 
-`HardwareSpec.what_if({{"l2.capacity_bytes": 524_288}})` makes a copy with one figure changed and lets the figures that
-follow from it (sets, peak) follow.
+`vortex.specs.what_if(spec, {{"l2.capacity_bytes": 524_288}})` makes a copy with one figure changed and lets the figures
+that follow from it (sets, peak) follow.
 
 ## A machine of your own
 
@@ -70,7 +66,7 @@ def admitted(name: str, field: FieldInfo) -> str:
     return {
         "features": "names",
         "instructions": "tables, at least one",
-        "memories": "tables, at least two",
+        "memories": "tables, at least three",
         "levels": "three tables",
         "min_utilization": "a fraction from 0 to 1",
         "max_utilization": "a fraction from 0 to 1, above the least",
@@ -89,7 +85,7 @@ def shipped() -> str:
     for name in shipped_specs():
         spec = load_spec(name)
         wide = spec.instruction("float32")
-        caches = ", ".join(f"{m.capacity_bytes // 1024} KiB" for m in spec.memories[:-1])
+        caches = ", ".join(f"{m.capacity_bytes // 1024} KiB" for m in spec.memories if m.is_cache)
         peak = f"{spec.peak_flops_per_s / 1e9:.0f} GFLOP/s"
         rows.append(
             f"| `{name}` | {spec.llvm_cpu} | {spec.cores} | {wide.lanes} x {wide.registers} | {caches} | {peak} |"

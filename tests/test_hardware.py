@@ -19,7 +19,7 @@ ZEN5 = load_spec("epyc-zen5")
 def altered(*path_then_value):
     """ZEN5 as plain data with one figure changed, nothing else adjusted."""
     *path, last, value = path_then_value
-    data = ZEN5.model_dump()
+    data = ZEN5.model_dump(mode="json")
     at = data
     for key in path:
         at = at[key]
@@ -116,7 +116,9 @@ class TestRefused:
             altered("memories", 3, "total_bandwidth_bytes_per_s", 40_000_000_000), "dram.total_bandwidth_bytes_per_s"
         )
         refused(altered("memories", 3, "total_bandwidth_bytes_per_s", 10**15), "128 x 43000000000")
-        refused(altered("memories", 1, "total_bandwidth_bytes_per_s", 10**13), "of a private cache", "128 x 200000000000")
+        refused(
+            altered("memories", 1, "total_bandwidth_bytes_per_s", 10**13), "of a private cache", "128 x 200000000000"
+        )
 
     def test_order_of_memories(self):
         data = ZEN5.model_dump()
@@ -140,6 +142,10 @@ class TestRefused:
 
     def test_level_smaller_than_its_tile(self):
         refused(altered("levels", 1, "max_utilization", 0.001), "room for the tile below it", "2048 bytes")
+
+    def test_registers_that_cannot_keep_the_unit_busy(self):
+        refused(altered("instructions", 0, "latency_cycles", 16), "34 at least", "2 x 16 accumulators")
+        refused(altered("levels", 0, "min_utilization", 0.95), "32 registers", "L0.min_utilization = 0.95")
 
     def test_utilization_in_percent(self):
         refused(altered("levels", 1, "max_utilization", 75), "levels.L1.max_utilization")

@@ -69,14 +69,14 @@ def cover(loss: Array, most: int) -> list[int]:
     return chosen
 
 
-def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy], set_bytes: int) -> int:
+def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy]) -> int:
     """The declared width of a packed operand: the main-tile width, or a multiple, whose divisors serve the domain best."""
     shapes = domain(COARSE, [OperandB.PACKED])
     unpacked = [s for s in strategies if not s.stage.pack_b]
     widths = sorted({s.l0.n for s in unpacked})
     scores = {}
     for panel in widths:
-        selector = Selector(tuple(unpacked), rates, table, lanes, panel, set_bytes)
+        selector = Selector(tuple(unpacked), rates, table, lanes, panel)
         seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in shapes]
         scores[panel] = float(np.mean(np.log(seconds)))
     return min(widths, key=lambda width: (round(scores[width], 3), width))
@@ -87,16 +87,15 @@ def analyze(
     rates: Rates,
     table: SlopeTable,
     lanes: int,
-    set_bytes: int,
     threads: int,
     most: int,
 ) -> tuple[tuple[Strategy, ...], int]:
     """The strategies a library keeps, and the panel width of its packed operands."""
     kinds = list(OperandB)
-    wide = Selector(tuple(strategies), rates, table, lanes, 1, set_bytes)
+    wide = Selector(tuple(strategies), rates, table, lanes, 1)
     finalists = best_under_each(wide, domain(COARSE, [OperandB.PLAIN, OperandB.TRANSPOSED]))
-    panel = choose_panel(rates, table, lanes, finalists, set_bytes)
-    narrow = Selector(tuple(finalists), rates, table, lanes, panel, set_bytes)
+    panel = choose_panel(rates, table, lanes, finalists)
+    narrow = Selector(tuple(finalists), rates, table, lanes, panel)
     shapes = domain(FINE[::2], kinds)
     loss = losses(narrow, shapes, 1)
     if threads > 1:

@@ -1,6 +1,6 @@
 """`vortex compile | explain | check | probe | cache | demo`.
 
-Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 1 refused or failed (one line
+Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 1 refused or failed (a line
 says why), 2 wrong usage.
 """
 
@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from vortex.errors import VortexError
+from vortex.errors import LibraryError, VortexError
+
+if TYPE_CHECKING:
+    from vortex.hardware import HardwareSpec
 
 # What costs time to import (TVM, NumPy, Pydantic) is imported by the command that needs it, so that --help is quick.
 
@@ -28,6 +30,7 @@ app = typer.Typer(
     name="vortex",
     help="Kernels for every shape: compile an operator for a device once, call it with any extents.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,7 +45,10 @@ OperatorName = Annotated[str, typer.Argument(help="What to compile: gemm.", meta
 Hardware = Annotated[
     str,
     typer.Option(
-        "--hw", help="A shipped spec, a path to a .toml file, or native: this machine.", metavar="SPEC", show_default=True
+        "--hw",
+        help="A shipped spec, a path to a .toml file, or native: this machine.",
+        metavar="SPEC",
+        show_default=True,
     ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and remember nothing.")]
@@ -51,7 +57,7 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and reme
 def run(arguments: list[str] | None = None) -> int:
     """The command with these arguments; its exit code."""
     try:
-        app(args=arguments, standalone_mode=True)
+        app(args=arguments, prog_name="vortex")
     except VortexError as error:
         return _failed(str(error))
     except OSError as error:
@@ -116,8 +122,7 @@ def compile_command(
 
     Without -o the library goes into the cache only, where vortex.compile() finds it.
     """
-    if output is not None and not output.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
+    _check_folder(output)
     if output is None and no_cache:
         raise typer.BadParameter("with --no-cache and without --output nothing would be kept", param_hint="--no-cache")
     from vortex import api
@@ -129,6 +134,12 @@ def compile_command(
         kernel.save(output)
     size = f", {output.stat().st_size / 1e6:.1f} MB" if output else ""
     out.print(f"{output or 'cached'}: {len(kernel.strategies)} strategies{size}, {time.perf_counter() - start:.1f} s")
+
+
+def _check_folder(output: Path | None) -> None:
+    """Before the work, not after it."""
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
 
 
 def _extents(text: str) -> tuple[int, int, int]:
@@ -189,16 +200,14 @@ def check(
         peak = f"{spec.peak_flops_per_s / 1e9:.0f} GFLOP/s"
         out.print(f"{path}: fine: {spec.name}, {spec.cores} cores, {spec.llvm_cpu}, {peak}", markup=False)
         if compare is not False:
-            _compare(path, compare is True)
+            _compare(spec, compare is True)
     if refused:
         raise typer.Exit(1)
 
 
-def _compare(path: Path, wanted: bool) -> None:
+def _compare(spec: HardwareSpec, wanted: bool) -> None:
     from vortex.probe import check_device, native
-    from vortex.specs import load_spec
 
-    spec = load_spec(path)
     if not wanted:
         try:
             here = native()
@@ -208,15 +217,13 @@ def _compare(path: Path, wanted: bool) -> None:
         if here.llvm_cpu != spec.llvm_cpu:
             note.print(f"not compared with this machine, which is a {here.llvm_cpu}", markup=False)
             return
-    table = Table("figure", "declared", "here", "here / declared", "how it is known here")
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    for row in check_device(spec):
-        style = None if 0.8 <= row.ratio <= 1.25 else "bold yellow"
-        table.add_row(
-            row.figure, f"{row.declared:,}", f"{row.detected:,}", f"{row.ratio:.2f}", row.source, style=style
-        )
-    out.print(table)
+    rows = check_device(spec)
+    width = max(len(row.figure) for row in rows)
+    out.print(f"  {'figure':{width}} {'declared':>19} {'here':>19}  ratio", markup=False)
+    for row in rows:
+        mark = " " if 0.8 <= row.ratio <= 1.25 else "!"
+        figures = f"{row.figure:{width}} {row.declared:19,} {row.detected:19,} {row.ratio:6.2f}"
+        out.print(f"{mark} {figures}  {row.source}", markup=False)
 
 
 @app.command()
@@ -228,8 +235,9 @@ def probe(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again, whatever is remembered.")] = False,
 ) -> None:
     """Write the hardware spec of this machine, with where every figure came from."""
+    _check_folder(output)
     from vortex.probe import probe as probe_machine
-    from vortex.probe import spec_to_toml
+    from vortex.specs import spec_to_toml
 
     spec, readings = probe_machine(refresh)
     text = spec_to_toml(spec, readings)
@@ -258,14 +266,22 @@ def _write(path: Path, text: str) -> None:
 def cache_list() -> None:
     """List the compiled libraries, the most recently used first."""
     from vortex.cache import library_cache
+    from vortex.library import read
 
     cache = library_cache()
     entries = cache.entries()
     for entry in entries:
+        try:
+            manifest = read(cache.path(entry.key)).manifest
+            what = f"{manifest.operator} {manifest.dtype} for {manifest.hardware['name']}, L0 {manifest.basis}"
+        except LibraryError:
+            what = "cannot be read by this vortex"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        out.print(f"{entry.key}  {entry.bytes / 1e6:6.1f} MB  used {used}", markup=False)
+        out.print(f"{entry.key[:12]}  {entry.bytes / 1e6:6.1f} MB  used {used}  {what}", markup=False)
     total = sum(entry.bytes for entry in entries)
-    told = f"{len(entries)} libraries, {total / 1e6:.1f} of at most {cache.limit_bytes / 1e6:.0f} MB, in {cache.folder}"
+    told = (
+        f"{_libraries(len(entries))}, {total / 1e6:.1f} of at most {cache.limit_bytes / 1e6:.0f} MB, in {cache.folder}"
+    )
     note.print(told, markup=False)
 
 
@@ -275,7 +291,11 @@ def cache_clear() -> None:
     from vortex.cache import library_cache
 
     cache = library_cache()
-    out.print(f"removed {cache.clear()} libraries from {cache.folder}", markup=False)
+    out.print(f"removed {_libraries(cache.clear())} from {cache.folder}", markup=False)
+
+
+def _libraries(count: int) -> str:
+    return "1 library" if count == 1 else f"{count} libraries"
 
 
 @app.command()

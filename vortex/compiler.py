@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vortex.analyzer import analyze
 from vortex.candidates import sieve
-from vortex.codegen.cpu import emit_kernels, emit_library, emit_nests
+from vortex.codegen.cpu import emit_library, emit_objects
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
@@ -40,10 +40,9 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("sieve")
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    objects = emit_kernels(
-        shapes, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.55 * share)
+    objects = emit_objects(
+        shapes, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.6 * share)
     )
-    objects += emit_nests(shapes, lanes, hardware.llvm_cpu, folder)
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical
@@ -52,12 +51,10 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("measure")
     progress("analyzing strategies", 0.7)
     machine, table = rates(hardware, profile), profile.slopes()
-    inner = hardware.memories[0]
-    set_bytes = inner.sets * inner.line_bytes
-    chosen, panel = analyze(found.strategies, machine, table, lanes, set_bytes, hardware.cores, MOST_STRATEGIES)  # Eq. 1
+    chosen, panel = analyze(found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES)  # Eq. 1
     clock.lap("analyze")
     progress("linking the library", 0.9)
-    selector = Selector(chosen, machine, table, lanes, panel, set_bytes)
+    selector = Selector(chosen, machine, table, lanes, panel)
     binary = emit_library(selector, objects, hardware.llvm_cpu, folder, machine.call + machine.thread_start)
     clock.lap("link")
     manifest = Manifest(
@@ -73,7 +70,6 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
         slopes=tuple(tuple(float(value) for value in row) for row in table.seconds),
         lanes=lanes,
         panel=panel,
-        set_bytes=set_bytes,
         versions={**versions, "python": platform.python_version()},
         offline_seconds=clock.laps,
     )

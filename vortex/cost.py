@@ -61,8 +61,11 @@ class Rates:
     """Seconds per byte of the whole device: what each of n active cores sees is at least n times this."""
     dram_byte: float
     dram_byte_shared: float
-    strided: float
-    """Factor on seconds per byte when rows of B lie a page or more apart, against a packed B."""
+    l1_span: float
+    """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
+    l2_span: float
+    collision: float
+    """How much slower rows of B stream in when they all start in one set of L1: factor 1 + collision / lines of a row."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,12 @@ class Problem:
     plain: Value
     transposed: Value
     prepacked: Value
-    aliased: Value
-    """Share of the rows of A that fall into one set of the innermost cache: 0 when they spread, 1 when all collide."""
+    spacing_a: Value
+    """Row starts of A fall on multiples of this many bytes within the span of L1's sets; 0 when A is transposed."""
+    spacing_b: Value
+    """The same for an unpacked B."""
+    spacing_b_l2: Value
+    """The same for an unpacked B within the span of L2's sets."""
     grid_m: Value
     grid_n: Value
     active: Value
@@ -149,9 +156,16 @@ def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) 
     return ops.where(footprint <= rates.l2_bytes, rates.l2_byte, beyond)
 
 
-def resident_byte(ops: Arithmetic, rates: Rates, block: Value, outside: Value) -> Value:
-    """Seconds per byte to read again a block that was read before: nothing from L1, L2 if it stayed there, else from outside."""
-    return ops.where(block <= rates.l1_bytes, 0.0, ops.where(block <= rates.l2_bytes, rates.l2_byte, outside))
+def resident_byte(
+    ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, crowded: Value, outside: Value
+) -> Value:
+    """Seconds per byte to read a block again: nothing from L1, L2 if it stayed there, else from outside.
+
+    `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
+    """
+    return ops.where(
+        in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, rates.l2_byte * crowded, outside)
+    )
 
 
 def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -176,7 +190,12 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     bytes_a, bytes_b, bytes_c = FLOAT * rows * p.k, FLOAT * p.k * columns, FLOAT * rows * columns
     footprint = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n)
     source = ops.name("source", source_byte(ops, rates, footprint / p.active, p.active))
-    scattered = source * (1.0 + (rates.strided - 1.0) * (1.0 - p.prepacked))
+    row_bytes = ops.name("row_bytes", FLOAT * s.width)
+    loose = (1.0 - p.prepacked) * (1.0 - s.pack_b)
+    crowded = 1.0 + loose * rates.collision * (p.spacing_b / rates.l1_span) * (rates.line_bytes / row_bytes)
+    scattered = ops.name("scattered", source * crowded)
+    swell_l1 = 1.0 + loose * ops.most(p.spacing_b / row_bytes - 1.0, 0.0)
+    swell_l2 = 1.0 + loose * ops.most(p.spacing_b_l2 / row_bytes - 1.0, 0.0)
     copied = rates.copy + p.transposed * (rates.transpose - rates.copy)
     packing = s.pack_b * p.k * columns * ops.most(copied, FLOAT * source) + s.pack_a * rows * p.k * ops.ceil(
         columns * s.per_tile_n - EPSILON
@@ -189,17 +208,16 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = FLOAT * depth * ops.least(columns, s.tile_n)
     panel_b = FLOAT * depth * ops.least(columns, s.width)
-    again_a = s.rows_first * resident_byte(ops, rates, FLOAT * depth * height, source) + (
+    again_a = s.rows_first * resident_byte(ops, rates, FLOAT * depth * height, FLOAT * depth * height, 1.0, source) + (
         1.0 - s.rows_first
-    ) * resident_byte(ops, rates, block_a, source)
-    again_b = s.rows_first * resident_byte(ops, rates, block_b, scattered) + (1.0 - s.rows_first) * resident_byte(
-        ops, rates, panel_b, rates.l2_byte
-    )
+    ) * resident_byte(ops, rates, block_a, block_a, 1.0, source)
+    reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
+    again_b = resident_byte(ops, rates, reused_b * swell_l1, reused_b * swell_l2, crowded, scattered)
     reload = tiles * (panels - 1.0) * ops.most(tile_a * again_a - one, 0.0) + (tiles - 1.0) * ops.most(
         bytes_b * again_b - across, 0.0
     )
 
-    lines = height * p.aliased * (1.0 - s.pack_a)
+    lines = height * (p.spacing_a / rates.l1_span) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
@@ -96,6 +97,11 @@ class Memory(Figures):
     @property
     def is_cache(self) -> bool:
         return self.capacity_bytes > 0
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of one instance that each of its cores can count on when all are at work."""
+        return self.capacity_bytes // max(1, self.shared_by)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -228,10 +234,10 @@ def _check_peak(spec: HardwareSpec) -> None:
 def _check_memories(spec: HardwareSpec) -> None:
     *caches, last = spec.memories
     if last.is_cache or not all(cache.is_cache for cache in caches):
-        given = f"caches {[memory.name for memory in spec.memories if memory.is_cache]} of {len(spec.memories)} memories"
+        given = ", ".join(f"{m.name} of {m.capacity_bytes} bytes" for m in spec.memories)
         expected = "caches from the inside out, then one memory without capacity, line, ways, sets or shared_by"
         raise refusal(given, expected, "reorder them, or give the last one only its bandwidths")
-    for inner, outer in zip(caches, caches[1:], strict=False):
+    for inner, outer in pairwise(caches):
         if inner.capacity_bytes >= outer.capacity_bytes:
             given = f"{inner.name} of {inner.capacity_bytes} bytes before {outer.name} of {outer.capacity_bytes} bytes"
             raise refusal(given, "caches that grow from the inside out", "reorder them, or mend a capacity")
@@ -243,8 +249,8 @@ def _check_memories(spec: HardwareSpec) -> None:
             given = f"{memory.name}.shared_by = {memory.shared_by}"
             raise refusal(given, f"at most cores = {spec.cores}", "count the cores that share one instance")
         _check_bandwidths(memory, spec.cores)
-    inner, isa = caches[0], spec.instructions
-    for instruction in isa:
+    inner = caches[0]
+    for instruction in spec.instructions:
         if instruction.vector_bytes > inner.line_bytes:
             raise refusal(
                 f"{instruction.name} with lanes = {instruction.lanes} ({instruction.vector_bytes} bytes)",
@@ -288,6 +294,8 @@ def _check_levels(spec: HardwareSpec) -> None:
         raise refusal(given, "neither: it has no tile, it takes the whole shape", "leave both out")
     if outer.analysis != "analytical":
         raise refusal(f"L2.analysis = {outer.analysis!r}", "'analytical'", "its shape is known only at run time")
+    for isa in spec.instructions:
+        _check_register_tile(isa, spec.levels[0])
     registers = max(i.registers * i.vector_bytes for i in spec.instructions)
     room = int(spec.memory(middle.memory).capacity_bytes * middle.max_utilization)
     if room < registers:
@@ -295,6 +303,18 @@ def _check_levels(spec: HardwareSpec) -> None:
             f"L1 may use {room} bytes of {middle.memory} (max_utilization = {middle.max_utilization})",
             f"room for the tile below it, which can fill the register file: {registers} bytes",
             "raise max_utilization, or mend the capacity",
+        )
+
+
+def _check_register_tile(isa: Instruction, level: Level) -> None:
+    """The least tile of L0 has one row: its accumulators, the element of A, and the vector of B that streams through."""
+    least = max(isa.issue_per_cycle * isa.latency_cycles, level.min_utilization * isa.registers) + 2
+    if least > isa.registers * level.max_utilization:
+        raise refusal(
+            f"{isa.name} with {isa.registers} registers, of which L0 may use {level.max_utilization:.0%}",
+            f"{least:.0f} at least: issue x latency = {isa.issue_per_cycle} x {isa.latency_cycles} accumulators that "
+            f"keep the unit busy, L0.min_utilization = {level.min_utilization}, and 2 for operands",
+            "mend the figure that is wrong, or the utilization of L0",
         )
 
 

@@ -128,9 +128,13 @@ class GemmKernel:
                 raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
             if transpose_b:
                 raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
-            status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
+            arguments: tuple[Any, ...] = (self._gemm_packed, a, b.data, out, flags, b.n, b.k)
         else:
-            status = self._gemm(a, b, out, flags)
+            arguments = (self._gemm, a, b, out, flags)
+        try:
+            status = arguments[0](*arguments[1:])
+        except (BufferError, TypeError):
+            status = _retry(*arguments)
         if status:
             raise self._refusal(status, a, b, out)
         return out
@@ -144,7 +148,7 @@ class GemmKernel:
         n, k = (rows, columns) if transpose else (columns, rows)
         panel = self.manifest.panel
         data = aligned_zeros(-(-n // panel) * k * panel)
-        status = self._pack(b, data, TRANSPOSE_B * transpose)
+        status = self._pack(_exportable(b), data, TRANSPOSE_B * transpose)
         if status:
             raise self._refusal(status, None, b, data)
         return PackedOperand(data, n, k, self._identity)
@@ -168,7 +172,7 @@ class GemmKernel:
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        status = self._planned(a, data, out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n)
+        status = self._planned(_exportable(a), _exportable(data), out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n)
         if status:
             raise self._refusal(status, a, b, out)
         return out
@@ -254,19 +258,42 @@ def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[n
     return raw[start : start + count * 4].view(np.float32)
 
 
+class _Unlocked:
+    """NumPy's array interface of a read-only array, without the mark that DLPack cannot carry; inputs are only read."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def _exportable(operand: Any) -> Any:
+    if isinstance(operand, np.ndarray) and not operand.flags.writeable:
+        return np.asarray(_Unlocked(operand))
+    return operand
+
+
+def _retry(function: Any, *arguments: Any) -> Any:
+    """Call again with read-only inputs unlocked; what still cannot be exported has no dtype that DLPack knows."""
+    try:
+        return function(*(_exportable(argument) for argument in arguments))
+    except (BufferError, TypeError) as error:
+        given = ", ".join(_described(argument) for argument in arguments[:3])
+        raise DtypeError(f"an operand cannot be read ({error}); given {given}; expected float32; cast the operand") from error
+
+
 def shape_of(
-    m: int, n: int, k: int, *, transpose_a: bool = False, transpose_b: bool = False, packed: bool = False, lda: int = 0
+    m: int, n: int, k: int, *, transpose_a: bool = False, transpose_b: bool = False, packed: bool = False, lda: int = 0, ldb: int = 0
 ) -> Shape:
-    """The shape of a call as the selector sees it; `lda` in elements, dense if 0."""
+    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0."""
     if min(m, n, k) < 0:
         raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 0")
     kind = OperandB.PACKED if packed else OperandB.TRANSPOSED if transpose_b else OperandB.PLAIN
-    return Shape(m, n, k, kind, lda, transpose_a)
+    return Shape(m, n, k, kind, lda, transpose_a, ldb)
 
 
 def _select_arguments(shape: Shape) -> Sequence[int]:
     transposed, packed = shape.b is OperandB.TRANSPOSED, shape.b is OperandB.PACKED
-    return shape.m, shape.n, shape.k, shape.stride_a, int(shape.a_is_col), int(transposed), int(packed)
+    return shape.m, shape.n, shape.k, shape.stride_a, shape.stride_b, int(shape.a_is_col), int(transposed), int(packed)
 
 
 def _extents(operand: Any, name: str) -> tuple[int, int]:

@@ -42,13 +42,12 @@ class Manifest:
     slopes: tuple[tuple[float, ...], ...]
     lanes: int
     panel: int
-    set_bytes: int
     versions: dict[str, str]
     offline_seconds: dict[str, float]
 
     def selector(self) -> Selector:
         table = SlopeTable(np.array(self.slopes, np.float32))
-        return Selector(self.strategies, self.rates, table, self.lanes, self.panel, self.set_bytes)
+        return Selector(self.strategies, self.rates, table, self.lanes, self.panel)
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)

@@ -151,7 +151,8 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     peak = clock * cores * issue * lanes * 2
     fma = f"{alone / 1e9:.0f} GFLOP/s on one core, {together / 1e9:.0f} on all"
     link = scalar / rates["fma_chain"][0]
-    latency = max(1, round(link))
+    registers = 32 if wide else 16
+    latency = max(1, min(round(link), (registers - 2) // issue))  # a noisy one may not ask for more than there are
     hand_off = max(10, round(rates["hand_off"][0] * 1e9))
     cpuinfo = "read from /proc/cpuinfo: "
     model = f"{cpuinfo}{machine.model_name}, family {machine.family}, model {machine.model}"
@@ -168,7 +169,7 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
         ("name", name, "the widest in the flags"),
         ("dtype", "float32", "the only one so far"),
         ("lanes", lanes, f"{cpuinfo}{'avx512f' if wide else 'avx2'} in flags"),
-        ("registers", 32 if wide else 16, f"{cpuinfo}{'zmm0-zmm31' if wide else 'ymm0-ymm15'}"),
+        ("registers", registers, f"{cpuinfo}{'zmm0-zmm31' if wide else 'ymm0-ymm15'}"),
         ("issue_per_cycle", issue, f"measured: {rates['fma'][0] / scalar:.2f} a cycle of the scalar clock"),
         ("latency_cycles", latency, f"measured: {link:.2f} cycles of the scalar clock"),
         ("features", flags, ""),

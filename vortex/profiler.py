@@ -52,7 +52,7 @@ class Profile:
     kernels: tuple[Measurement, ...]
     copy_s: float
     transpose_s: float
-    strided: float
+    collision: float
     thread_start_s: float
 
     def to_json(self) -> str:
@@ -105,9 +105,13 @@ def measure(
     outer = spec.memories[1].capacity_bytes
     copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
     transpose = min(timer.load_stage(1, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
-    depth, panels = 1024, max(2, 3 * outer // (1024 * 4 * lanes * 4))
-    contiguous = min(timer.stream(4, depth, 4 * lanes, panels, REPETITIONS))
-    scattered = min(timer.stream(4, depth, 4 * lanes * panels + lanes, panels, REPETITIONS))
+    span = spec.memories[0].sets * spec.memories[0].line_bytes // 4
+    depth, vectors = 1024, 2
+    columns = span * max(2, 3 * outer // (depth * span * 4))
+    panels = columns // (vectors * lanes)
+    contiguous = min(timer.stream(vectors, depth, vectors * lanes, panels, REPETITIONS))
+    colliding = min(timer.stream(vectors, depth, columns, panels, REPETITIONS))
+    lines = vectors * lanes * 4 / spec.memories[0].line_bytes
     return Profile(
         basis="measured",
         device=spec.name,
@@ -116,9 +120,9 @@ def measure(
         kernels=tuple(kernels),
         copy_s=copy,
         transpose_s=transpose,
-        strided=max(1.0, scattered / contiguous),
+        collision=lines * max(0.0, colliding / contiguous - 1.0),
         thread_start_s=max(
-            spec.thread_start_ns * 1e-9, statistics.median(timer.hand_off(spec.cores, 200)) if spec.cores > 1 else 0.0
+            spec.thread_start_ns * 1e-9, float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0
         ),
     )
 
@@ -141,7 +145,7 @@ def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = 
         kernels=tuple(kernels),
         copy_s=2 / (isa.lanes * loads_per_cycle * spec.clock_hz) * 2,
         transpose_s=1 / spec.clock_hz,
-        strided=1.5,
+        collision=4.0,
         thread_start_s=spec.thread_start_ns * 1e-9,
     )
 
@@ -192,5 +196,7 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
-        strided=profile.strided,
+        l1_span=float(l1.sets * l1.line_bytes),
+        l2_span=float(l2.sets * l2.line_bytes),
+        collision=profile.collision,
     )

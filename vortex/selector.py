@@ -5,9 +5,11 @@ Pure Python and NumPy float32: the oracle of the native selector, which evaluate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,7 @@ class OperandB(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything about one call that the choice may depend on. `lda` in elements; `a_is_col` for a transposed A."""
+    """Everything about one call that the choice may depend on. Strides in elements, 0 for dense; `a_is_col` for a transposed A."""
 
     m: int
     n: int
@@ -37,10 +39,15 @@ class Shape:
     b: OperandB = OperandB.PLAIN
     lda: int = 0
     a_is_col: bool = False
+    ldb: int = 0
 
     @property
     def stride_a(self) -> int:
         return self.lda or (self.m if self.a_is_col else self.k)
+
+    @property
+    def stride_b(self) -> int:
+        return self.ldb or (self.k if self.b is OperandB.TRANSPOSED else self.n)
 
 
 @dataclass(frozen=True)
@@ -127,14 +134,12 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
     )
 
 
-def aliasing(shape: Shape, set_bytes: int, item_bytes: int = 4) -> float:
-    """Share of rows of A that start in the same set of a cache whose ways are `set_bytes` apart (sets x line)."""
-    if shape.a_is_col:
-        return 0.0
-    return float(np.gcd(shape.stride_a * item_bytes, set_bytes)) / set_bytes
+def spacing(stride: int, span: float, item_bytes: int = 4) -> float:
+    """Row starts `stride` elements apart fall on multiples of this many bytes within `span`."""
+    return float(math.gcd(stride * item_bytes, int(span)))
 
 
-def problem(shape: Shape, grid: Grid, threads: int, set_bytes: int) -> Problem:
+def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
     return Problem(
         m=F32(shape.m),
         n=F32(shape.n),
@@ -142,7 +147,9 @@ def problem(shape: Shape, grid: Grid, threads: int, set_bytes: int) -> Problem:
         plain=F32(shape.b is OperandB.PLAIN),
         transposed=F32(shape.b is OperandB.TRANSPOSED),
         prepacked=F32(shape.b is OperandB.PACKED),
-        aliased=F32(aliasing(shape, set_bytes)),
+        spacing_a=F32(0.0 if shape.a_is_col else spacing(shape.stride_a, rates.l1_span)),
+        spacing_b=F32(spacing(shape.stride_b, rates.l1_span)),
+        spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
         grid_m=F32(grid.m),
         grid_n=F32(grid.n),
         active=F32(min(threads, grid.m * grid.n)),
@@ -159,10 +166,6 @@ def grids(threads: int) -> tuple[Grid, ...]:
     return tuple(chosen)
 
 
-def float32_rates(rates: Rates) -> Rates:
-    return Rates(**{name: F32(value) for name, value in vars(rates).items()})
-
-
 @dataclass(frozen=True)
 class Selector:
     """The run-time choice over a fixed list of strategies."""
@@ -172,17 +175,19 @@ class Selector:
     table: SlopeTable
     lanes: int
     panel: int
-    set_bytes: int
+
+    @cached_property
+    def columns(self) -> Strategies:
+        return columns_of(self.strategies, self.lanes, self.panel)
+
+    @cached_property
+    def float32_rates(self) -> Rates:
+        return Rates(**{name: F32(value) for name, value in vars(self.rates).items()})
 
     def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
         """Predicted seconds of every strategy, term by term."""
         ops = NumpyArithmetic(self.table)
-        return predict(
-            ops,
-            float32_rates(self.rates),
-            columns_of(self.strategies, self.lanes, self.panel),
-            problem(shape, grid, threads, self.set_bytes),
-        )
+        return predict(ops, self.float32_rates, self.columns, problem(shape, grid, threads, self.rates))
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""

@@ -98,10 +98,11 @@ def _follow(memory: dict[str, Any], changes: Mapping[str, Any], cores: int) -> N
         memory["total_bandwidth_bytes_per_s"] = cores * one if memory["shared_by"] == 1 else min(total, cores * one)
 
 
-def to_toml(spec: HardwareSpec, readings: Collection[probe.Reading] = ()) -> str:
+def spec_to_toml(spec: HardwareSpec, readings: Collection[probe.Reading] = ()) -> str:
     """The spec as a TOML file, with the provenance of every figure in a comment where readings are given."""
     comments = {reading.figure: reading.source for reading in readings}
-    lines: list[str] = []
+    header = "# Written by `vortex probe`: read from the operating system or measured, as each comment says."
+    lines = [header, ""] if comments else []
     tables: list[tuple[str, Mapping[str, Any]]] = []
     for key, value in spec.model_dump(exclude_defaults=True).items():
         if isinstance(value, tuple):

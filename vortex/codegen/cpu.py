@@ -51,32 +51,41 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
-def emit_kernels(
+def _emit_stages(stages: Sequence[LoadStage], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([nest(stage, lanes) for stage in stages], cpu_target(llvm_cpu), path)
+
+
+def _emit_rest(tiles: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = [dispatch(tiles, layout) for layout in LAYOUTS]
+    compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
+
+
+def emit_objects(
     shapes: Iterable[tuple[int, int]], lanes: int, llvm_cpu: str, folder: Path, workers: int, progress: Progress
 ) -> list[Path]:
-    """One object per batch of (rows, vectors) micro-kernels, both layouts of A, compiled by `workers` processes."""
+    """Objects of the (rows, vectors) micro-kernels for both layouts of A, the L1 nests, their load stages, and the dispatch.
+
+    Compiled by `workers` processes; `progress` is told the share that is done.
+    """
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    paths = [folder / f"l0_{index}.o" for index in range(len(batches))]
+    half = len(STAGES) // 2
+    tasks: list[tuple[Callable[..., None], Sequence[object]]] = [
+        (_emit_rest, tiles),
+        (_emit_stages, STAGES[:half]),
+        (_emit_stages, STAGES[half:]),
+        *((_emit_kernels, batch) for batch in batches),
+    ]
+    paths = [folder / f"{emit.__name__.strip('_')}_{index}.o" for index, (emit, _) in enumerate(tasks)]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
         jobs = [
-            pool.submit(_emit_kernels, batch, lanes, llvm_cpu, path) for batch, path in zip(batches, paths, strict=True)
+            pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)
         ]
         for done, job in enumerate(jobs, 1):
             job.result()
             progress("emitting micro-kernels", done / len(jobs))
     return paths
-
-
-def emit_nests(shapes: Iterable[tuple[int, int]], lanes: int, llvm_cpu: str, folder: Path) -> list[Path]:
-    """The L1 nests, their load stages, and the dispatch to the given micro-kernels."""
-    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
-    target = cpu_target(llvm_cpu)
-    nests, dispatches = folder / "l1.o", folder / "dispatch.o"
-    compile_object([nest(stage, lanes) for stage in STAGES] + [copy_kernel(lanes), transpose_kernel()], target, nests)
-    compile_object([dispatch(tiles, layout) for layout in LAYOUTS], target, dispatches)
-    return [nests, dispatches]
 
 
 def measuring_table(lanes: int) -> str:
@@ -117,7 +126,7 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
             *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES),
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
-            f"const int64_t vx_set_bytes = {selector.set_bytes};",
+            f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",

@@ -64,8 +64,14 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
-def transpose_kernel() -> tirx.PrimFunc:
-    """Load stage of L1 for a transposed B: target[i, j] = source[j, i] over `rows` x `columns` of the target."""
+def transpose_kernel(lanes: int) -> tirx.PrimFunc:
+    """Load stage of L1 for a transposed B: target[i, j] = source[j, i] over `rows` x `columns` of the target.
+
+    Square blocks go through registers: `lanes` vector loads, log2(lanes) rounds of interleaving shuffles, `lanes` vector stores.
+    """
+    rounds = lanes.bit_length() - 1
+    interleave_low = [x for i in range(lanes // 2) for x in (i, lanes + i)]
+    interleave_high = [x for i in range(lanes // 2, lanes) for x in (i, lanes + i)]
 
     @T.prim_func(s_tir=True)
     def transpose(
@@ -79,11 +85,37 @@ def transpose_kernel() -> tirx.PrimFunc:
         T.func_attr({"global_symbol": TRANSPOSE_SYMBOL, "tirx.noalias": True})
         S = T.match_buffer(source, (columns, rows), "float32", align=4, strides=[source_stride, T.int64(1)])
         D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
-        for jo in T.serial((columns + 15) // 16):
-            for io in T.serial((rows + 15) // 16):
-                for i in T.serial(T.min(T.int64(16), rows - io * 16)):
-                    for j in T.serial(T.min(T.int64(16), columns - jo * 16)):
-                        D[io * 16 + i, jo * 16 + j] = S[jo * 16 + j, io * 16 + i]
+        with T.sblock("root"):
+            block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "float32", scope="local")
+            for jo in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
+                for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
+                    if (jo + 1) * lanes <= columns and (io + 1) * lanes <= rows:
+                        for j in T.unroll(lanes):
+                            block[T.ramp(j * lanes, 1, lanes)] = S[jo * lanes + j, T.ramp(io * lanes, T.int64(1), lanes)]
+                        for r in T.unroll(rounds):
+                            for j in T.unroll(lanes // 2):
+                                block[T.ramp(((r + 1) * lanes + 2 * j) * lanes, 1, lanes)] = T.Shuffle(
+                                    [
+                                        block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                        block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                    ],
+                                    interleave_low,
+                                )
+                                block[T.ramp(((r + 1) * lanes + 2 * j + 1) * lanes, 1, lanes)] = T.Shuffle(
+                                    [
+                                        block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                        block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                    ],
+                                    interleave_high,
+                                )
+                        for i in T.unroll(lanes):
+                            D[io * lanes + i, T.ramp(jo * lanes, T.int64(1), lanes)] = block[
+                                T.ramp((rounds * lanes + i) * lanes, 1, lanes)
+                            ]
+                    else:
+                        for i in T.serial(T.min(T.int64(lanes), rows - io * lanes)):
+                            for j in T.serial(T.min(T.int64(lanes), columns - jo * lanes)):
+                                D[io * lanes + i, jo * lanes + j] = S[jo * lanes + j, io * lanes + i]
 
     return transpose
 

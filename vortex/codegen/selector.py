@@ -50,6 +50,9 @@ class Term:
     def __truediv__(self, other: Any) -> Term:
         return Term(self.expression / constant(other))
 
+    def __rtruediv__(self, other: Any) -> Term:
+        return Term(constant(other) / self.expression)
+
     def __le__(self, other: Any) -> Term:
         return Term(self.expression <= constant(other))
 

@@ -194,21 +194,21 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
 
 static vx_call shape_only(const TVMFFIAny *args) {
   return (vx_call){.m = args[0].v_int64, .n = args[1].v_int64, .k = args[2].v_int64, .lda = args[3].v_int64,
-                   .transpose_a = (int32_t)args[4].v_int64, .transpose_b = (int32_t)args[5].v_int64,
-                   .packed = (int32_t)args[6].v_int64};
+                   .ldb = args[4].v_int64, .transpose_a = (int32_t)args[5].v_int64,
+                   .transpose_b = (int32_t)args[6].v_int64, .packed = (int32_t)args[7].v_int64};
 }
 
-/* select(m, n, k, lda, a_is_col, b_is_transposed, packed, threads) -> strategy + grid_m 2^20 + grid_n 2^40 */
+/* select(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads) -> strategy + grid_m 2^20 + grid_n 2^40 */
 EXPORT int __tvm_ffi_select(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call = shape_only(args);
-  vx_plan plan = vx_select(&call, args[7].v_int64);
+  vx_plan plan = vx_select(&call, args[8].v_int64);
   return answer(result, plan.strategy | plan.grid_m << 20 | plan.grid_n << 40);
 }
 
-/* time_selection(m, n, k, lda, a_is_col, b_is_transposed, packed, threads, repeats) -> nanoseconds in all */
+/* time_selection(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads, repeats) -> nanoseconds in all */
 EXPORT int __tvm_ffi_time_selection(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call = shape_only(args);
-  return answer(result, (int64_t)(1e9 * vx_time_selection(&call, args[7].v_int64, args[8].v_int64)));
+  return answer(result, (int64_t)(1e9 * vx_time_selection(&call, args[8].v_int64, args[9].v_int64)));
 }
 
 EXPORT int __tvm_ffi_set_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {

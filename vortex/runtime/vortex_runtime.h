@@ -36,14 +36,16 @@ extern const int64_t vx_strategy_count;
 extern const vx_nest vx_nests[2][2][2][3];
 extern const int64_t vx_lanes;
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
-extern const int64_t vx_set_bytes;     /* distance of two addresses in one set of the innermost cache */
+extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
+extern const int64_t vx_l2_span;
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_columns[], vx_slopes[];
 #define VX_MAX_STRATEGIES 256
 
 /* Compiled from the cost model: predicted seconds of every strategy. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float plain,
-                  float transposed, float prepacked, float aliased, float grid_m, float grid_n, float active);
+                  float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2, float grid_m,
+                  float grid_n, float active);
 
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,

@@ -1,0 +1,40 @@
+"""One library of this machine for the whole session, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vortex
+from vortex.affinity import cpu_flags
+from vortex.launcher import GemmKernel
+
+LIBRARY: list[Path] = []
+
+
+@pytest.fixture(scope="session")
+def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `.vortex` file compiled for this machine."""
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    if not LIBRARY:
+        path = tmp_path_factory.mktemp("library") / "native.vortex"
+        vortex.compile("gemm", hw="native", cache=False).save(path)
+        LIBRARY.append(path)
+    return LIBRARY[0]
+
+
+@pytest.fixture(scope="session")
+def gemm(library_path: Path) -> GemmKernel:
+    return vortex.load(library_path)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Every test starts with two threads, as many as the least machine has, and leaves the setting as it found it."""
+    before = vortex.get_num_threads()
+    vortex.set_num_threads(2)
+    yield
+    vortex.set_num_threads(before)

@@ -1,0 +1,122 @@
+"""Properties of the sieve, for every shipped spec and for specs near them."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from priced import found
+
+from vortex.candidates import WHOLE, buffer_bytes, closure, multiples, registers_needed, sieve
+from vortex.errors import SpecError
+from vortex.operators import Gemm
+from vortex.rkernel import decompose
+from vortex.specs import load_spec, shipped_specs, what_if
+
+ITEM = Gemm().item_bytes
+
+
+def check(spec, result):
+    """What holds for the candidates of any spec."""
+    isa, l1 = spec.instruction("float32"), spec.level("L1")
+    capacity = spec.memory(l1.memory).capacity_bytes
+    assert result.register_tiles
+    assert result.strategies
+    for tile in result.register_tiles:
+        assert tile.n % isa.lanes == 0
+        assert registers_needed(tile.m, tile.n // isa.lanes) <= isa.registers * spec.level("L0").max_utilization
+    assert {strategy.l0 for strategy in result.strategies} <= set(result.register_tiles)
+    for strategy in result.strategies:
+        for inner, outer in zip(
+            (strategy.l0.m, strategy.l0.n, strategy.l0.k),
+            (strategy.l1.m, strategy.l1.n, strategy.l1.k),
+            strict=True,
+        ):
+            assert outer == WHOLE or (outer >= inner and outer % inner == 0), strategy
+        accumulators = strategy.l0.m * strategy.vectors(isa.lanes)
+        assert accumulators >= spec.level("L0").min_utilization * isa.registers
+        buffered = buffer_bytes(strategy.l1, strategy.stage, ITEM)
+        assert l1.min_utilization * capacity <= buffered <= l1.max_utilization * capacity
+        assert bool(buffered) == (strategy.stage.pack_a or strategy.stage.pack_b)
+
+
+@pytest.mark.parametrize("name", shipped_specs())
+class TestShipped:
+    def test_candidates_are_multiples_within_the_limits(self, name):
+        check(load_spec(name), found(load_spec(name)))
+
+    def test_no_filter_admits_more_than_the_one_before(self, name):
+        rows = found(load_spec(name)).admitted
+        for level in ("L0", "L1"):
+            counts = [row.count for row in rows if row.level == level]
+            assert counts == sorted(counts, reverse=True)
+            assert len(counts) > 1
+            assert counts[-1] > 0
+
+    def test_the_last_count_is_what_is_handed_on(self, name):
+        result = found(load_spec(name))
+        last = {row.level: row.count for row in result.admitted}
+        by_filter = {(row.level, row.filter): row.count for row in result.admitted}
+        assert last["L1"] == len(result.strategies)
+        assert last["L0"] >= len({strategy.l0 for strategy in result.strategies})
+        assert by_filter["L0", "FilterByISA"] == len(result.register_tiles)
+
+    def test_no_candidate_is_there_twice(self, name):
+        result = found(load_spec(name))
+        assert max(Counter(result.strategies).values()) == 1
+        assert max(Counter(result.register_tiles).values()) == 1
+
+    def test_every_residue_is_a_register_tile(self, name):
+        spec = load_spec(name)
+        lanes = spec.instruction("float32").lanes
+        tiles = {(tile.m, tile.n // lanes) for tile in found(spec).register_tiles}
+        assert closure(found(spec).strategies, lanes) <= tiles
+
+    def test_every_way_to_load_is_there(self, name):
+        packed = {(s.stage.pack_a, s.stage.pack_b) for s in found(load_spec(name)).strategies}
+        assert packed == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_it_is_deterministic():
+    spec = load_spec("xeon-e5-2680v3")
+    assert sieve(decompose(Gemm(), spec)) == sieve(decompose(Gemm(), spec))
+
+
+@given(
+    registers=st.integers(8, 32),
+    latency=st.integers(1, 8),
+    most=st.sampled_from([0.3, 0.5, 0.75, 1.0]),
+    kibibytes=st.sampled_from([64, 96, 128, 200]),
+    line=st.sampled_from([32, 64, 128]),
+)
+@settings(max_examples=15, deadline=None)
+def test_specs_near_a_shipped_one(registers, latency, most, kibibytes, line):
+    changes = {
+        "vfmadd231ps-ymm.registers": registers,
+        "vfmadd231ps-ymm.latency_cycles": latency,
+        "vfmadd231ps-ymm.issue_per_cycle": 1,
+        "L0.min_utilization": 0.1,
+        "L1.max_utilization": most,
+        "l2.capacity_bytes": kibibytes * 1024,
+        "l2.line_bytes": line,
+    }
+    try:
+        spec = what_if(load_spec("xeon-e5-2680v3"), changes)
+    except SpecError:
+        reject()  # what is accepted has candidates; what has none is refused
+    check(spec, sieve(decompose(Gemm(), spec)))
+
+
+@given(st.integers(1, 500), st.integers(1, 100_000))
+def test_multiples_are_a_ladder_that_ends_uncut(step, limit):
+    *rungs, last = multiples(step, limit)
+    assert last == WHOLE
+    assert all(rung % step == 0 and rung <= limit for rung in rungs)
+    assert all(after > before for before, after in pairwise(rungs))
+
+
+@pytest.mark.parametrize(("rows", "vectors"), [(14, 2), (6, 4), (1, 30), (30, 1), (9, 3)])
+def test_register_count(rows, vectors):
+    """Accumulators, the operand that stays, the one that streams."""
+    assert registers_needed(rows, vectors) == rows * vectors + min(rows, vectors) + 1

@@ -1,0 +1,120 @@
+"""Sanity of predicted seconds, whatever the terms are: over shapes, strategies and threads, for shipped specs."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from priced import found, selector
+
+from vortex.cost import NEVER
+from vortex.selector import Grid, OperandB, Shape
+from vortex.specs import load_spec, shipped_specs
+
+SPECS = st.sampled_from(shipped_specs())
+EXTENTS = st.integers(1, 6000)
+STRIDE = 100_003
+"""Elements between rows, prime: growing an extent then moves no row start into or out of a cache conflict."""
+ONE_TASK = Grid(1, 1)
+ROUNDING = 1e-5
+EFFECT = 0.1
+"""Tolerance where a larger extent splits into smaller tiles that start to fit a cache: a real gain, and a small one."""
+few = settings(max_examples=60, deadline=None)
+
+
+@cache
+def priced(name: str):
+    """A hundred strategies of every kind, evenly taken."""
+    spec = load_spec(name)
+    strategies = found(spec).strategies
+    return selector(spec, strategies[:: max(1, len(strategies) // 100)])
+
+
+def shape(m: int, n: int, k: int, b: OperandB = OperandB.PLAIN) -> Shape:
+    return Shape(m, n, k, b, lda=STRIDE, ldb=STRIDE)
+
+
+def total(name: str, at: Shape, grid: Grid = ONE_TASK, threads: int = 1):
+    return np.asarray(priced(name).costs(at, grid, threads).total)
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from(OperandB), st.integers(1, 8))
+def test_terms_are_finite_and_none_is_negative(name, m, n, k, b, threads):
+    cost = priced(name).costs(shape(m, n, k, b), Grid(threads, 1), threads)
+    assert (np.asarray(cost.total) > 0).all()
+    for term, value in cost.terms().items():
+        assert np.isfinite(value).all(), term
+        assert (np.asarray(value) >= 0).all(), term
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from("mnk"), st.integers(1, 400))
+def test_a_larger_shape_is_not_cheaper(name, m, n, k, axis, more):
+    small = shape(m, n, k)
+    large = replace(small, **{axis: getattr(small, axis) + more})
+    before, after = total(name, small), total(name, large)
+    assert (after >= before * (1 - EFFECT)).all()
+    assert after.min() >= before.min() * (1 - EFFECT)
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from("mnk"))
+def test_twice_the_work_costs_more(name, m, n, k, axis):
+    small = shape(m, n, k)
+    twice = total(name, replace(small, **{axis: 2 * getattr(small, axis)}))
+    assert (twice >= total(name, small) * (1 - ROUNDING)).all()
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS)
+def test_nothing_is_faster_than_the_peak_of_one_core(name, m, n, k):
+    spec = load_spec(name)
+    least = 2 * m * n * k / (spec.peak_flops_per_s / spec.cores)
+    assert (total(name, shape(m, n, k)) >= least * (1 - ROUNDING)).all()
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from(OperandB))
+def test_a_strategy_that_refuses_an_operand_costs_never(name, m, n, k, b):
+    chosen = priced(name)
+    totals = total(name, shape(m, n, k, b))
+    for strategy, seconds in zip(chosen.strategies, totals, strict=True):
+        accepts = {
+            OperandB.PLAIN: True,
+            OperandB.TRANSPOSED: strategy.stage.pack_b,
+            OperandB.PACKED: not strategy.stage.pack_b and chosen.panel % strategy.l0.n == 0,
+        }[b]
+        assert (seconds < NEVER / 1e6) == accepts, (strategy, b)
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from(OperandB), st.integers(0, 3))
+def test_more_threads_never_make_the_plan_slower(name, m, n, k, b, doublings):
+    """Grids of t threads are among those of 2t, and one task always is."""
+    at, threads = shape(m, n, k, b), 2**doublings
+    seconds = priced(name).select(at, threads).seconds
+    assert priced(name).select(at, 2 * threads).seconds <= seconds * (1 + ROUNDING)
+    assert seconds <= priced(name).select(at, 1).seconds * (1 + ROUNDING)
+
+
+@few
+@given(SPECS, EXTENTS, EXTENTS, EXTENTS, st.sampled_from(OperandB), st.integers(1, 6))
+def test_the_plan_is_the_least_of_what_it_chose_from(name, m, n, k, b, threads):
+    at = shape(m, n, k, b)
+    plan = priced(name).select(at, threads)
+    totals = total(name, at, plan.grid, threads)
+    assert plan.seconds == totals.min() == totals[plan.index] < NEVER
+    assert plan.strategy == priced(name).strategies[plan.index]
+
+
+@pytest.mark.parametrize("name", shipped_specs())
+def test_ties_go_to_the_earlier_strategy(name):
+    spec, strategies = load_spec(name), priced(name).strategies
+    twice = selector(spec, strategies * 2)
+    for at in (shape(1, 1, 1), shape(33, 100, 7), shape(512, 512, 512), shape(1, 4096, 4096)):
+        once = priced(name).select(at, 2)
+        assert twice.select(at, 2) == once
+        assert selector(spec, strategies).select(at, 2) == once

@@ -1,0 +1,89 @@
+"""The documentation: Python in it runs, commands and links in it exist."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "eval").glob("*.md")]
+)
+names = [str(page.relative_to(ROOT)) for page in PAGES]
+pages = pytest.mark.parametrize("page", PAGES, ids=names)
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[int, str]]:
+    """Line and text of the fenced blocks in one of these languages."""
+    found = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(page.read_text().count("\n", 0, match.start(2)) + 1, match[2]) for match in found if match[1] in languages]
+
+
+def commands(page: Path) -> list[str]:
+    """Every command line in shell blocks, and every `vortex ...`, `make ...` or `python -m ...` in running text."""
+    shell = "".join(text for _, text in blocks(page, "sh", "bash", "shell", "console"))
+    shell = shell.replace("\\\n", " ")
+    lines = [line.partition(" #")[0].strip().removeprefix("$ ") for line in shell.splitlines()]
+    inline = re.findall(r"`((?:vortex|make|python -m) [^`\n]+)`", page.read_text())
+    return [line for line in (*lines, *inline) if line and not line.startswith("#")]
+
+
+@cache
+def help_of(command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "vortex", *command.split(), "--help"], capture_output=True, text=True, timeout=60
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+@pages
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The blocks of a page run one after the other, as a reader would type them."""
+    found = blocks(page, "python")
+    if not found:
+        pytest.skip("no Python on this page")
+    if any("torch" in text for _, text in found):
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, text in found:
+        exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
+
+
+@pages
+def test_commands_exist(page: Path):
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands(page):
+        words = command.split()
+        if words[0] == "vortex":
+            known = help_of("")
+            assert f" {words[1]} " in known or words[1].startswith("-"), command
+            subcommand = " ".join(word for word in words[1:3] if word in (words[1], "list", "clear"))
+            usage = help_of(subcommand) if not words[1].startswith("-") else known
+            options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+            assert all(re.search(rf"{option}\b", usage) for option in options), command
+        elif words[0] == "make":
+            assert all(re.search(rf"^{word}:", makefile, re.MULTILINE) for word in words[1:] if "=" not in word), (
+                command
+            )
+        elif words[:2] == ["python", "-m"] and words[2].startswith("eval"):
+            assert (ROOT / (words[2].replace(".", "/") + ".py")).is_file(), command
+        elif words[0] == "python" and words[1].endswith(".py"):
+            assert (ROOT / words[1]).is_file(), command
+
+
+@pages
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), target
+
+
+@pages
+def test_code_that_is_named_exists(page: Path):
+    """Paths of files in running text."""
+    for path in re.findall(r"`((?:vortex|eval|tests|docs|hwspecs)/[\w./-]+\.\w+)`", page.read_text()):
+        assert (ROOT / path).exists(), path

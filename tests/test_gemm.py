@@ -1,0 +1,300 @@
+"""Ring 2: results of a compiled library against NumPy, on data where float32 is exact unless a test says otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import multiprocessing
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+import vortex
+from vortex.launcher import GemmKernel
+from vortex.selector import OperandB
+
+RNG = np.random.default_rng(7)
+TRANSPOSES = list(itertools.product((False, True), repeat=2))
+
+
+def integers(*shape: int) -> np.ndarray:
+    """Small integers: every product and sum of them is exact in float32."""
+    return RNG.integers(-4, 5, shape).astype(np.float32)
+
+
+def reals(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def stored(matrix: np.ndarray, transposed: bool) -> np.ndarray:
+    return np.ascontiguousarray(matrix.T) if transposed else matrix
+
+
+def test_every_small_shape(gemm: GemmKernel) -> None:
+    a, b = integers(33, 33), integers(33, 33)
+    for m, n, k in itertools.product(range(1, 34), repeat=3):
+        left, right = np.ascontiguousarray(a[:m, :k]), np.ascontiguousarray(b[:k, :n])
+        assert np.array_equal(gemm(left, right), left @ right), (m, n, k)
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSES)
+@pytest.mark.parametrize("seed", range(4))
+def test_transposes_and_primes(gemm: GemmKernel, transpose_a: bool, transpose_b: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    primes = [1, 2, 3, 7, 13, 17, 31, 61, 127, 257, 509, 1021]
+    for _ in range(40):
+        m, n, k = rng.choice(primes, 3)
+        a, b = integers(m, k), integers(k, n)
+        c = gemm(stored(a, transpose_a), stored(b, transpose_b), transpose_a=transpose_a, transpose_b=transpose_b)
+        assert np.array_equal(c, a @ b), (m, n, k)
+
+
+@pytest.mark.parametrize("shape", [(1, 1000, 700), (700, 1, 1000), (1000, 700, 1), (1, 1, 4000), (3000, 1, 1), (1, 3000, 1)])
+def test_vectors(gemm: GemmKernel, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = integers(m, k), integers(k, n)
+    assert np.array_equal(gemm(a, b), a @ b)
+    assert np.array_equal(gemm(a, gemm.pack(b)), a @ b)
+
+
+@pytest.mark.parametrize("kind", list(OperandB))
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_every_strategy_gives_the_same_bits(gemm: GemmKernel, kind: OperandB, transpose_a: bool) -> None:
+    """Each output element is one chain of multiply-adds in the order of k, whatever the tile, blocking or grid."""
+    rng = np.random.default_rng(11)
+    packed, transposed = kind is OperandB.PACKED, kind is OperandB.TRANSPOSED
+    for _ in range(6):
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, 6.5, 3)))
+        a, b = reals(m, k), reals(k, n)
+        left, right = stored(a, transpose_a), gemm.pack(b) if packed else stored(b, transposed)
+        flags = {"transpose_a": transpose_a, "transpose_b": transposed}
+        plans = gemm.plans(m, n, k, threads=2, packed=packed, **flags)
+        assert plans
+        expected = gemm(left, right, **flags)
+        for plan in plans:
+            out = np.full((m, n), np.nan, np.float32)
+            gemm.run(plan, left, right, out, **flags)
+            assert np.array_equal(out, expected), (m, n, k, plan)
+
+
+def test_bits_do_not_depend_on_calls_or_threads(gemm: GemmKernel) -> None:
+    for m, n, k in [(5, 70, 900), (130, 257, 1025), (300, 31, 64)]:
+        a, b = reals(m, k), reals(k, n)
+        results = []
+        for count in (1, 2, 3, 5, 8):
+            vortex.set_num_threads(count)
+            results += [gemm(a, b), gemm(a, b), gemm(a, gemm.pack(b))]
+        assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_error_within_the_bound_of_float32_summation(gemm: GemmKernel) -> None:
+    """|computed - exact| <= gamma_k |A| |B| with gamma_k = k u / (1 - k u), u = 2^-24 (Higham, section 3.5)."""
+    for m, n, k in [(17, 33, 10), (40, 64, 1000), (9, 50, 30000), (200, 300, 257)]:
+        a, b = reals(m, k), reals(k, n)
+        gamma = k * 2.0**-24 / (1 - k * 2.0**-24)
+        bound = gamma * (np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64))
+        error = np.abs(gemm(a, b) - a.astype(np.float64) @ b.astype(np.float64))
+        assert (error <= bound).all()
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSES)
+def test_leading_dimensions_and_alignment_are_free(gemm: GemmKernel, transpose_a: bool, transpose_b: bool) -> None:
+    for offset in range(17):
+        m, n, k = 29, 75, 41
+        a, b = integers(m, k), integers(k, n)
+        operands = []
+        for matrix in (stored(a, transpose_a), stored(b, transpose_b), np.zeros((m, n), np.float32)):
+            room = np.full((matrix.shape[0], matrix.shape[1] + 23), np.nan, np.float32)
+            view = room[:, offset : offset + matrix.shape[1]]
+            view[:] = matrix
+            operands.append((room, view))
+        (_, left), (_, right), (room, out) = operands
+        assert gemm(left, right, out=out, transpose_a=transpose_a, transpose_b=transpose_b) is out
+        assert np.array_equal(out, a @ b)
+        assert np.isnan(np.delete(room, np.s_[offset : offset + n], axis=1)).all(), "wrote outside out"
+
+
+def test_views_are_taken_as_transposed(gemm: GemmKernel) -> None:
+    a, b = integers(50, 60), integers(60, 70)
+    assert np.array_equal(gemm(np.asfortranarray(a), np.asfortranarray(b)), a @ b)
+    assert np.array_equal(gemm(a.T, b.T, transpose_a=True, transpose_b=True), a @ b)
+    assert gemm.pack(np.asfortranarray(b)).n == 70
+    assert np.array_equal(gemm(a, gemm.pack(np.ascontiguousarray(b.T), transpose=True)), a @ b)
+
+
+def test_read_only_inputs(gemm: GemmKernel) -> None:
+    a, b = integers(20, 30), integers(30, 40)
+    a.flags.writeable = b.flags.writeable = False
+    assert np.array_equal(gemm(a, b), a @ b)
+    assert np.array_equal(gemm(a, gemm.pack(b)), a @ b)
+
+
+def test_accumulate(gemm: GemmKernel) -> None:
+    for m, n, k in [(1, 1, 1), (40, 50, 60), (7, 300, 2000), (5, 5, 0)]:
+        a, b, c = integers(m, k), integers(k, n), integers(m, n)
+        expected = c + a @ b
+        gemm(a, b, out=c, accumulate=True)
+        assert np.array_equal(c, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (0, 4, 0)])
+def test_empty_dimensions_are_as_numpys(gemm: GemmKernel, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = integers(m, k), integers(k, n)
+    expected = a @ b
+    assert np.array_equal(gemm(a, b), expected)
+    out = np.full((m, n), 5, np.float32)
+    assert np.array_equal(gemm(a, b, out=out), expected)
+    assert np.array_equal(gemm(a, gemm.pack(b)), expected)
+
+
+def test_nan_and_infinity_pass_through(gemm: GemmKernel) -> None:
+    for place in itertools.product(range(0, 40, 13), range(0, 50, 17)):
+        a, b = integers(40, 50), integers(50, 35)
+        a[place] = np.nan
+        c = gemm(a, b)
+        assert np.isnan(c[place[0]]).all() and np.isnan(c).sum() == 35
+    a, b = integers(20, 30), np.ones((30, 18), np.float32)
+    a[3, 7] = np.inf
+    assert np.isposinf(gemm(a, b)[3]).all()
+    a[3, 9] = -np.inf
+    assert np.isnan(gemm(a, b)[3]).all()
+    b[:] = 0
+    a[3, 9] = 0
+    assert np.isnan(gemm(a, b)[3]).all(), "inf * 0 is NaN"
+
+
+def guarded(matrix: np.ndarray, at_end: bool) -> np.ndarray:
+    """The same matrix in memory that ends (or begins) at a page nobody may touch."""
+    page = mmap.PAGESIZE
+    body = -(-max(matrix.nbytes, 1) // page) * page
+    area = mmap.mmap(-1, body + 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for address in (start, start + page + body):
+        assert libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0) == 0
+    offset = page + (body - matrix.nbytes if at_end else 0)
+    view = np.frombuffer(area, np.float32, matrix.size, offset).reshape(matrix.shape)
+    view[:] = matrix
+    return view
+
+
+def touch_only_operands(path: str) -> None:
+    gemm = vortex.load(path)
+    vortex.set_num_threads(1)
+    for at_end in (True, False):
+        for m, n, k in [(1, 1, 1), (3, 17, 5), (13, 31, 9), (14, 33, 7), (30, 15, 3), (2, 100, 40), (61, 65, 130)]:
+            a, b = integers(m, k), integers(k, n)
+            for transpose_a, transpose_b in TRANSPOSES:
+                left = guarded(stored(a, transpose_a), at_end)
+                right = guarded(stored(b, transpose_b), at_end)
+                out = guarded(np.zeros((m, n), np.float32), at_end)
+                flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+                for plan in gemm.plans(m, n, k, threads=1, **flags):
+                    gemm.run(plan, left, right, out, **flags)
+                    assert np.array_equal(out, a @ b), (m, n, k, plan)
+                gemm.pack(right, transpose=transpose_b)
+
+
+def run_in_child(target: object, *arguments: object, seconds: float = 120.0) -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    child.start()
+    child.join(seconds)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return None
+    return child.exitcode
+
+
+def test_nothing_outside_the_operands_is_touched(library_path: object) -> None:
+    """Every strategy on operands between unmapped pages, in a child process: a stray access would kill it."""
+    assert run_in_child(touch_only_operands, library_path) == 0
+
+
+def stray(library_path: str) -> None:
+    gemm = vortex.load(library_path)
+    short = guarded(integers(4, 4), at_end=True)
+    beyond = np.lib.stride_tricks.as_strided(short, (5, 4), short.strides)
+    gemm(beyond, integers(4, 4))
+
+
+def test_the_guard_pages_do_guard(library_path: object) -> None:
+    assert run_in_child(stray, library_path) not in (0, None)
+
+
+def test_operands_past_two_to_the_31_elements(gemm: GemmKernel) -> None:
+    if psutil.virtual_memory().available < 4 * 2**30:
+        pytest.skip("less than 4 GiB of memory is free")
+    k = 16
+    m = 2**31 // k + 3
+    a = np.zeros((m, k), np.float32)  # pages that are never written share one page of zeros
+    a[-3:] = integers(3, k)
+    b = integers(k, 1)
+    c = gemm(a, b)
+    assert np.array_equal(c[-3:], a[-3:] @ b) and not c[:-3].any()
+
+
+def test_eight_threads_call_one_library(gemm: GemmKernel) -> None:
+    failures: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            m, n, k = rng.integers(1, 200, 3)
+            a = rng.integers(-3, 4, (m, k)).astype(np.float32)
+            b = rng.integers(-3, 4, (k, n)).astype(np.float32)
+            if not np.array_equal(gemm(a, b), a @ b):
+                failures.append((m, n, k))
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+def multiply_in_child(gemm: GemmKernel) -> None:
+    a, b = integers(300, 400), integers(400, 500)
+    assert np.array_equal(gemm(a, b), a @ b)
+
+
+def test_a_forked_child_computes(gemm: GemmKernel) -> None:
+    multiply_in_child(gemm)  # the parent's pool has threads before the fork
+    assert run_in_child(multiply_in_child, gemm, seconds=30) == 0
+    multiply_in_child(gemm)
+
+
+def test_calls_do_not_hold_the_gil(gemm: GemmKernel) -> None:
+    a, b = reals(1500, 1500), reals(1500, 1500)
+    vortex.set_num_threads(1)
+    ticks, done = [0], threading.Event()
+
+    def count() -> None:
+        while not done.is_set():
+            ticks[0] += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    before = ticks[0]
+    gemm(a, b)
+    during = ticks[0] - before
+    done.set()
+    counter.join()
+    assert during > 100, "another Python thread stood still during a call"
+
+
+def test_torch_tensors_come_back_as_torch_tensors(gemm: GemmKernel) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.from_numpy(integers(33, 44)), torch.from_numpy(integers(44, 55))
+    c = gemm(a, b)
+    assert type(c) is torch.Tensor and torch.equal(c, a @ b)
+    assert torch.equal(gemm(a, b.t().contiguous().t()), a @ b)
+    weight = torch.nn.Linear(44, 12).weight
+    with pytest.raises(vortex.OperandError, match=r"requires grad.*detach"):
+        gemm(a, weight)
+    assert torch.allclose(gemm(a, weight.detach(), transpose_b=True), a @ weight.detach().t(), atol=1e-4)

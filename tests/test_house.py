@@ -1,0 +1,223 @@
+"""The house: which module stands on which, and what may be imported where. MODULES is the table of contents."""
+
+import ast
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+import vortex
+from vortex.codegen import toolchain
+from vortex.errors import ToolchainError
+
+PACKAGE = Path(vortex.__file__).parent
+CHECKOUT = PACKAGE.parent
+
+MODULES = (
+    "errors",  # every exception
+    # the hardware: what a spec says, and a spec of this machine
+    "figures",
+    "hardware",
+    "affinity",
+    "machine",
+    "cache",
+    "probe",
+    "specs",
+    # from an operator to strategies and their cost
+    "operators",
+    "rkernel",
+    "candidates",
+    "cost",
+    "selector",
+    # the artifact
+    "library",
+    # strategies in, machine code out
+    "codegen.toolchain",
+    "codegen.cpu_kernels",
+    "codegen.cpu_nest",
+    "codegen.lower",
+    "codegen.link",
+    "codegen.selector",
+    "codegen.cpu",
+    # the offline flow
+    "device",
+    "profiler",
+    "analyzer",
+    "compiler",
+    # run time
+    "threads",
+    "explain",
+    "launcher",
+    # what users hold
+    "api",
+    "demo",
+    "cli",
+    "__main__",
+)
+OWNERS = {  # what only these may import
+    "tvm": {"device", *(name for name in MODULES if name.startswith("codegen."))},
+    "tvm_ffi": {"launcher", "library", *(name for name in MODULES if name.startswith("codegen."))},
+    "pydantic": {"figures", "hardware", "specs"},
+    "torch": set(),
+    "typer": {"cli"},
+    "rich": {"cli", "demo"},
+    "matplotlib": {"demo"},
+}
+MOST_LINES = 330  # about 300: a module that outgrows this has two reasons to change
+
+
+LIGHT = """
+import sys
+allowed = {*sys.stdlib_module_names, "vortex", "numpy", "tvm_ffi", "typing_extensions"}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed and not name.startswith("__editable__"):
+            raise ModuleNotFoundError(f"{name} is not for run time", name=name)
+sys.meta_path.insert(0, Refuse())
+import numpy, vortex
+gemm = vortex.load(sys.argv[1])
+a, b = numpy.ones((5, 7), numpy.float32), numpy.ones((7, 3), numpy.float32)
+assert (gemm(a, b) == 7).all() and (gemm(a, gemm.pack(b)) == 7).all()
+assert gemm.predict(5, 3, 7) > 0 and "plan" in str(gemm.explain(5, 3, 7))
+gemm.save(sys.argv[1] + "2")
+"""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name, without `__init__`, which may import anything lazily."""
+    paths = (path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in paths}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names that a module imports anywhere, in functions and for types alone too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own(name: str) -> str | None:
+    """The module of this package that a dotted name leads to."""
+    parts = name.split(".")[1:]
+    return next((".".join(parts[:end]) for end in (2, 1) if ".".join(parts[:end]) in MODULES), None)
+
+
+class TestOrder:
+    def test_the_table_of_contents_is_complete(self):
+        assert set(MODULES) == set(modules())
+
+    @pytest.mark.parametrize("module", MODULES)
+    def test_a_module_imports_only_modules_above_it(self, module: str):
+        above = MODULES[: MODULES.index(module)]
+        for name in imported(modules()[module]):
+            if name.startswith("vortex.") and own(name) is not None:
+                assert own(name) in above, f"{module} imports {own(name)}, which is not above it"
+
+    @pytest.mark.parametrize("package", OWNERS)
+    def test_heavy_packages_have_owners(self, package: str):
+        users = {name for name, path in modules().items() for used in imported(path) if used.split(".")[0] == package}
+        assert users <= OWNERS[package]
+
+    def test_no_module_is_called_after_nothing(self):
+        assert not {"utils", "util", "base", "common", "helpers", "misc"} & {name.split(".")[-1] for name in modules()}
+
+    @pytest.mark.parametrize("module", MODULES)
+    def test_modules_are_short(self, module: str):
+        assert len(modules()[module].read_text().splitlines()) <= MOST_LINES
+
+
+class TestImports:
+    def test_importing_vortex_is_free(self):
+        heavy = "{'tvm', 'tvm_ffi', 'torch', 'pydantic', 'numpy', 'typer', 'rich', 'filelock', 'platformdirs'}"
+        program = f"import sys, vortex; dir(vortex); assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    def test_every_public_name_resolves(self):
+        assert all(getattr(vortex, name) is not None for name in vortex.__all__)
+        with pytest.raises(AttributeError, match="frobnicate"):
+            vortex.frobnicate  # noqa: B018
+
+    @pytest.mark.skipif(
+        sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("cc"),
+        reason="compiles for this machine: needs Linux on x86-64 and a C compiler",
+    )
+    def test_calling_needs_numpy_and_tvm_ffi_only(self, tmp_path: Path):
+        vortex.compile("gemm").save(tmp_path / "gemm.vortex")
+        subprocess.run([sys.executable, "-c", LIGHT, str(tmp_path / "gemm.vortex")], check=True, timeout=60)
+
+    def test_eval_is_not_imported(self):
+        assert not {name for path in modules().values() for name in imported(path) if name.split(".")[0] == "eval"}
+
+
+class TestPackaging:
+    @pytest.fixture
+    def project(self) -> dict:
+        if not (CHECKOUT / "pyproject.toml").is_file():
+            pytest.skip("not a checkout")
+        return tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+
+    def test_one_version(self, project: dict):
+        assert project["project"]["version"] == vortex.__version__
+
+    def test_the_pinned_pair_is_the_checked_pair(self, project: dict):
+        pins = dict(
+            requirement.split("==")
+            for requirements in (
+                project["project"]["dependencies"],
+                project["project"]["optional-dependencies"]["compile"],
+            )
+            for requirement in requirements
+            if "==" in requirement
+        )
+        assert pins == toolchain.PINNED
+
+    def test_every_file_of_the_package_is_shipped(self, project: dict):
+        setup = project["tool"]["setuptools"]
+        shipped = {path for name in setup["packages"] for path in self.folder(setup, name).glob("*.py")}
+        for name, patterns in setup["package-data"].items():
+            shipped |= {path for pattern in patterns for path in self.folder(setup, name).glob(pattern)}
+        files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert files <= shipped
+
+    @staticmethod
+    def folder(setup: dict, package: str) -> Path:
+        mapped = setup["package-dir"].get(package)
+        return CHECKOUT / (mapped or package.replace(".", "/"))
+
+
+class TestToolchain:
+    @pytest.mark.parametrize(
+        ("tvm", "ffi"),
+        [
+            ("0.27.0.post1", "0.1.15.post2"),
+            ("0.26.0", "0.1.14.post1"),
+            (None, "0.1.14.post1"),
+            (None, None),
+        ],
+    )
+    def test_any_other_pair_is_refused(self, monkeypatch: pytest.MonkeyPatch, tvm: str | None, ffi: str | None):
+        installed = {"apache-tvm": tvm, "apache-tvm-ffi": ffi}
+
+        def version(name: str) -> str:
+            if installed[name] is None:
+                raise PackageNotFoundError(name)
+            return installed[name]
+
+        monkeypatch.setattr(toolchain, "version", version)
+        with pytest.raises(ToolchainError) as refusal:
+            toolchain.check_versions()
+        told = str(refusal.value)
+        assert all(f"{name}=={release}" in told for name, release in toolchain.PINNED.items())
+        assert all(f"{name} {release or 'not installed'}" in told for name, release in installed.items())
+
+    def test_the_pair_here_is_right(self):
+        assert toolchain.check_versions() == toolchain.PINNED
