@@ -40,9 +40,9 @@ $(VENV)/created:
 	$(PIP) install --quiet --upgrade 'pip>=24' < /dev/null
 	touch $@
 
-# Editable: a changed module needs no new installation, a changed pyproject.toml does.
+# Editable: a changed module needs no new installation, a changed pyproject.toml does. (setuptools warns of that mode.)
 $(VENV)/installed: $(VENV)/created pyproject.toml
-	$(PIP) install --quiet --editable '.[compile,dev]' < /dev/null
+	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,dev]' < /dev/null
 	touch $@
 
 $(VENV)/eval-installed: $(VENV)/installed eval/requirements.txt

@@ -42,7 +42,8 @@ AGREEMENT = f"""## Figures that must agree
 - `lanes` is a power of two, and a register is no larger than a line of the innermost memory.
 - L0 names the first memory, L1 a cache further out, L2 the last. Only L2 has units: the cores. It takes the whole
   shape, so it gives no utilization and is analytical.
-- What L1 may use of its memory holds at least the register file.
+- What L0 may use of the register file holds `issue_per_cycle` x `latency_cycles` accumulators and two operands; what L1
+  may use of its memory holds the register file.
 
 `vortex.specs.what_if(spec, {{"l2.capacity_bytes": 524_288}})` makes a copy with one figure changed and lets the figures
 that follow from it (sets, peak) follow.

@@ -1,13 +1,12 @@
 """The command: what it prints, what it writes, how it ends."""
 
-import platform
-import shutil
 import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
 
+import needs
 import pytest
 
 import vortex
@@ -15,10 +14,6 @@ from vortex.cache import Cache
 from vortex.cli import run
 from vortex.specs import load_spec, spec_directory
 
-here = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("cc"),
-    reason="compiles for this machine: needs Linux on x86-64 and a C compiler",
-)
 COMMANDS = ("compile", "explain", "check", "probe", "cache", "demo")
 
 
@@ -94,7 +89,7 @@ class TestWholeCommand:
         )
 
 
-@here
+@needs.a_compiler
 class TestCompile:
     def test_writes_a_library_that_loads(self, compiled: object, capsys: pytest.CaptureFixture[str], tmp_path: Path):
         path = tmp_path / "gemm.vortex"
@@ -112,7 +107,7 @@ class TestCompile:
         assert "did you mean 'native'?" in refused(capsys, "compile", "gemm", "--hw", "nativ")
 
 
-@here
+@needs.a_compiler
 class TestExplain:
     def test_prints_plan_and_rivals(self, compiled: object, capsys: pytest.CaptureFixture[str]):
         assert run(["explain", "gemm", "--hw", "native", "--shape", "105,1024,12544", "--threads", "1"]) == 0
@@ -149,7 +144,7 @@ class TestCheck:
         assert "fine" in told.out and "not compared" in told.err
 
 
-@here
+@needs.a_compiler
 class TestProbe:
     def test_writes_a_spec_that_passes_the_check(self, capsys: pytest.CaptureFixture[str], tmp_path: Path):
         path = tmp_path / "here.toml"
@@ -176,7 +171,7 @@ class TestCache:
         told = capsys.readouterr()
         assert told.out == "" and "0 libraries" in told.err
 
-    @here
+    @needs.a_compiler
     def test_list_and_clear(self, compiled, cache: Cache, capsys: pytest.CaptureFixture[str], tmp_path: Path):
         compiled.save(tmp_path / "gemm.vortex")
         cache.put("good", tmp_path / "gemm.vortex")

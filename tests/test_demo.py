@@ -4,11 +4,9 @@ import csv
 import dataclasses
 import io
 import math
-import platform
-import shutil
-import sys
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 from rich.console import Console
@@ -95,10 +93,7 @@ class TestResults:
         assert (tmp_path / "bert.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("cc"),
-    reason="compiles for this machine: needs Linux on x86-64 and a C compiler",
-)
+@needs.a_compiler
 def test_for_real():
     shares: list[float] = []
     found = run_demo(lambda what, share: shares.append(share), lengths=(1, 7), rounds=1)

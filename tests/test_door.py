@@ -101,7 +101,7 @@ def test_altered_library(library_path: Path, tmp_path: Path, name: str) -> None:
         target.comment = source.comment
         for entry in source.namelist():
             content = source.read(entry)
-            target.writestr(entry, content[:-7] + b"\x00" + content[-6:] if entry == name else content)
+            target.writestr(entry, content[:-7] + bytes([content[-7] ^ 1]) + content[-6:] if entry == name else content)
     with pytest.raises(LibraryError, match=re.escape(name)):
         vortex.load(altered)
 

@@ -64,6 +64,8 @@ class Rates:
     l1_span: float
     """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
     l2_span: float
+    hidden: float
+    """Share of a load that arithmetic can hide; the rest adds to it, since fills and operand loads meet in the innermost cache."""
     collision: float
     """How much slower rows of B stream in when they all start in one set of L1: factor 1 + collision / lines of a row."""
 
@@ -148,6 +150,11 @@ def micro_kernel(ops: Arithmetic, rates: Rates, height: Value, vectors: Value, d
     return depth * slope + steps * ops.where(vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0)
 
 
+def exposed(ops: Arithmetic, rates: Rates, load: Value, compute: Value) -> Value:
+    """What a load adds to the arithmetic it overlaps with: max(T_load, cost) - cost of Eq. 2, were all of it hidden."""
+    return ops.most(load - rates.hidden * compute, (1.0 - rates.hidden) * load)
+
+
 def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
     """Seconds per byte from where operands of that many bytes live when a call finds them warm."""
     shared = ops.most(rates.l3_byte, rates.l3_byte_shared * active)
@@ -202,8 +209,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     ) * ops.most(rates.copy, FLOAT * source)
 
     tile_a = FLOAT * height * p.k
-    exposed_a = (1.0 - s.pack_a) * tiles * ops.most(tile_a * source - one, 0.0)
-    exposed_b = (1.0 - s.pack_b) * ops.most(bytes_b * scattered - across, 0.0)
+    exposed_a = (1.0 - s.pack_a) * tiles * exposed(ops, rates, tile_a * source, one)
+    exposed_b = (1.0 - s.pack_b) * exposed(ops, rates, bytes_b * scattered, across)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = FLOAT * depth * ops.least(columns, s.tile_n)
@@ -213,8 +220,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     ) * resident_byte(ops, rates, block_a, block_a, 1.0, source)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     again_b = resident_byte(ops, rates, reused_b * swell_l1, reused_b * swell_l2, crowded, scattered)
-    reload = tiles * (panels - 1.0) * ops.most(tile_a * again_a - one, 0.0) + (tiles - 1.0) * ops.most(
-        bytes_b * again_b - across, 0.0
+    reload = tiles * (panels - 1.0) * exposed(ops, rates, tile_a * again_a, one) + (tiles - 1.0) * exposed(
+        ops, rates, bytes_b * again_b, across
     )
 
     lines = height * (p.spacing_a / rates.l1_span) * (1.0 - s.pack_a)

@@ -98,11 +98,6 @@ class Memory(Figures):
     def is_cache(self) -> bool:
         return self.capacity_bytes > 0
 
-    @property
-    def share_bytes(self) -> int:
-        """Bytes of one instance that each of its cores can count on when all are at work."""
-        return self.capacity_bytes // max(1, self.shared_by)
-
     @model_validator(mode="after")
     def _agree(self) -> Self:
         cache = ("capacity_bytes", "line_bytes", "ways", "sets", "shared_by")
@@ -307,7 +302,7 @@ def _check_levels(spec: HardwareSpec) -> None:
 
 
 def _check_register_tile(isa: Instruction, level: Level) -> None:
-    """The least tile of L0 has one row: its accumulators, the element of A, and the vector of B that streams through."""
+    """The least tile of L0 has one row: accumulators, the vector that stays and the one that streams through."""
     least = max(isa.issue_per_cycle * isa.latency_cycles, level.min_utilization * isa.registers) + 2
     if least > isa.registers * level.max_utilization:
         raise refusal(

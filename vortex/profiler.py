@@ -168,6 +168,7 @@ def acquire(
     return compute(spec, shapes)
 
 
+HIDDEN = 0.5
 CALL_OVERHEAD_S = 1e-7
 """Door checks, selection and task set-up of one call, in native code."""
 
@@ -198,5 +199,6 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
         l2_span=float(l2.sets * l2.line_bytes),
+        hidden=HIDDEN,
         collision=profile.collision,
     )
