@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vortex import operators
+from vortex.errors import LibraryError, ToolchainError
 from vortex.launcher import GemmKernel
-from vortex.library import FORMAT, read, write
+from vortex.library import FORMAT, Library, read, write
 
 if TYPE_CHECKING:
     from vortex.hardware import HardwareSpec
@@ -33,26 +34,36 @@ def compile(
     being done and which share is finished, 0 to 1. Needs the `compile` extra and a C compiler; about ten seconds without a cached library.
     Raises UnknownNameError, SpecError, ToolchainError, CodegenError.
     """
-    from vortex.cache import Cache, cache_directory, limit_bytes
-    from vortex.specs import load_spec
+    try:
+        from vortex.cache import library_cache
+        from vortex.specs import load_spec
+    except ModuleNotFoundError as error:
+        raise ToolchainError(f"compiling needs {error.name}; run `pip install 'vortex[compile]'`") from error
 
     operator, spec = operators.named(op), load_spec(hw)
     report = progress or (lambda what, share: None)
     if not cache:
         return GemmKernel(_build(operator, spec, report))
-    store = Cache(cache_directory() / "libraries", limit_bytes())
-    key = cache_key(operator, spec)
+    store, key = library_cache(), cache_key(operator, spec)
     with store.lock(key):
-        path = store.get(key)
-        if path is None:
+        library = _cached(store.get(key))
+        if library is None:
             library = _build(operator, spec, report)
             with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                 built = Path(folder) / "built.vortex"
                 write(library, built)
-                path = store.put(key, built)
-        else:
-            library = read(path)
+                store.put(key, built)
     return GemmKernel(library)
+
+
+def _cached(path: Path | None) -> Library | None:
+    """A library from the cache; one that is damaged, or was evicted just now, is built again."""
+    if path is None:
+        return None
+    try:
+        return read(path)
+    except LibraryError:
+        return None
 
 
 def load(path: str | Path) -> GemmKernel:
@@ -60,7 +71,10 @@ def load(path: str | Path) -> GemmKernel:
     return GemmKernel(read(Path(path)))
 
 
-def _build(operator: operators.Operator, spec: HardwareSpec, report: Progress) -> Any:
+def _build(operator: operators.Operator, spec: HardwareSpec, report: Progress) -> Library:
+    from vortex.codegen.toolchain import check_versions
+
+    check_versions()  # before TVM is imported: with the wrong pair it crashes
     from vortex import compiler
 
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
@@ -89,7 +103,8 @@ def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
             releases[name] = "none"
     package = Path(__file__).resolve().parent
     sources = hashlib.sha256()
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json")):
+    shell = {"cli.py", "demo.py", "__main__.py", "cache.py"}
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell):
         sources.update(path.read_bytes())
     described = [FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

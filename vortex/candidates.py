@@ -30,15 +30,21 @@ class Tile:
 
 @dataclass(frozen=True, order=True)
 class Stage:
-    """What L1 does to the operands before it computes, and in which order it walks the register tiles."""
+    """What L1 does to the operands before it computes, in which order it walks the register tiles, and how it stores.
+
+    With `swap` it computes C^T = B^T A^T in the CacheBuffer and stores it transposed, so that vectors run along m: what a C of few columns
+    needs. Tiles and packing then speak of the turned product: its A is B^T, its B is A^T.
+    """
 
     rows_first: bool = False
     pack_a: bool = False
     pack_b: bool = False
+    swap: bool = False
 
     def __str__(self) -> str:
         packed = {(0, 0): "none", (1, 0): "A", (0, 1): "B", (1, 1): "A and B"}[self.pack_a, self.pack_b]
-        return f"pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
+        turned = "turned over, " if self.swap else ""
+        return f"{turned}pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
 
 
 @dataclass(frozen=True, order=True)
@@ -119,11 +125,12 @@ def multiples(step: int, limit: int) -> Iterator[int]:
     yield WHOLE
 
 
-def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int) -> int:
-    """Bytes of the CacheBuffer that the load stage of L1 fills."""
+def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int, least_rows: int) -> int:
+    """Bytes of the CacheBuffer that the load and store stages of L1 fill, with `least_rows` rows of a turned product."""
     a = tile.m * tile.k if stage.pack_a else 0
     b = tile.n * tile.k if stage.pack_b else 0
-    return item_bytes * (a + b)
+    c = least_rows * tile.n if stage.swap else 0
+    return item_bytes * (a + b + c)
 
 
 def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
@@ -131,7 +138,7 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
     level, hardware, item = rkernel.levels[1].level, rkernel.hardware, rkernel.operator.item_bytes
     memory = hardware.memory(level.memory)
     capacity, line = memory.capacity_bytes, memory.line_bytes // item
-    stages = [Stage(bool(r), bool(a), bool(b)) for r, a, b in product((0, 1), repeat=3)]
+    stages = [Stage(*flags) for flags in product((False, True), repeat=4)]
     initial, linked = 0, []
     for l0 in tiles:
         rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
@@ -141,11 +148,11 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
             initial += 1
             if k == WHOLE and (stage.pack_a or stage.pack_b):
                 continue
-            if (m == WHOLE and stage.pack_a) or (n == WHOLE and stage.pack_b):
+            if (m == WHOLE and stage.pack_a) or (n == WHOLE and (stage.pack_b or stage.swap)):
                 continue
             linked.append(Strategy(l0, Tile(m, n, k), stage))
     low, high = level.min_utilization * capacity, level.max_utilization * capacity
-    bounded = [s for s in linked if low <= buffer_bytes(s.l1, s.stage, item) <= high]
+    bounded = [s for s in linked if low <= buffer_bytes(s.l1, s.stage, item, s.l0.m) <= high]
     useful = [s for s in bounded if _cuts_something(s)]
     return useful, [
         Admitted("L1", "InitCands", initial),
@@ -162,6 +169,9 @@ def _ratio(target: int, step: int) -> int:
 def _cuts_something(strategy: Strategy) -> bool:
     """Drop tiles that differ from another one in a cut that changes neither what is packed nor what is reused."""
     l1, stage = strategy.l1, strategy.stage
+    if stage.swap:
+        # Few columns of C are rows of the turned product: one row tile, so that only the panels are worth cutting.
+        return l1.m == WHOLE and not stage.rows_first and not stage.pack_a
     if not stage.pack_b and not stage.rows_first and l1.n < WHOLE:
         return False
     return stage.pack_a or l1.m == WHOLE or not stage.rows_first

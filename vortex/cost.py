@@ -49,6 +49,7 @@ class Rates:
     """Seconds to copy one element into the CacheBuffer."""
     transpose: float
     """Seconds to transpose one element into the CacheBuffer."""
+    lanes: float
     l1_bytes: float
     l2_bytes: float
     l3_bytes: float
@@ -64,8 +65,8 @@ class Rates:
     l1_span: float
     """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
     l2_span: float
-    hidden: float
-    """Share of a load that arithmetic can hide; the rest adds to it, since fills and operand loads meet in the innermost cache."""
+    partial: float
+    """How many times its streaming time a partial C costs when it is read back between two steps of k: that is latency, not bandwidth."""
     collision: float
     """How much slower rows of B stream in when they all start in one set of L1: factor 1 + collision / lines of a row."""
 
@@ -87,10 +88,12 @@ class Strategies:
     rows_first: Value
     pack_a: Value
     pack_b: Value
+    swap: Value
+    """1 where the product is turned over: C^T = B^T A^T."""
     plain: Value
-    """1 where an unpacked, untransposed B is accepted."""
+    """1 where an unpacked, untransposed B (of the turned product: A^T) is accepted."""
     transposed: Value
-    """1 where a transposed B is accepted."""
+    """1 where a transposed one is accepted."""
     prepacked: Value
     """1 where a packed operand is accepted."""
 
@@ -102,11 +105,12 @@ class Problem:
     m: Value
     n: Value
     k: Value
+    a_is_col: Value
     plain: Value
     transposed: Value
     prepacked: Value
     spacing_a: Value
-    """Row starts of A fall on multiples of this many bytes within the span of L1's sets; 0 when A is transposed."""
+    """Lines of A as stored start on multiples of this many bytes within the span of L1's sets."""
     spacing_b: Value
     """The same for an unpacked B."""
     spacing_b_l2: Value
@@ -127,6 +131,7 @@ class Cost:
     exposed_b: Value
     reload: Value
     conflicts: Value
+    partials: Value
     packing: Value
     traffic: Value
     start: Value
@@ -150,17 +155,22 @@ def micro_kernel(ops: Arithmetic, rates: Rates, height: Value, vectors: Value, d
     return depth * slope + steps * ops.where(vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0)
 
 
-def exposed(ops: Arithmetic, rates: Rates, load: Value, compute: Value) -> Value:
-    """What a load adds to the arithmetic it overlaps with: max(T_load, cost) - cost of Eq. 2, were all of it hidden."""
-    return ops.most(load - rates.hidden * compute, (1.0 - rates.hidden) * load)
+def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
+    """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off where the two are near.
+
+    With r = load / compute, r^4 / (1 + r + r^2 + r^3) tends to r - 1 above 1 and is 0.03 at one half, 0.25 at 1.
+    """
+    ratio = ops.name("ratio", load / ops.most(compute, 1e-12))
+    square = ops.name("square", ratio * ratio)
+    return compute * (square * square) / (1.0 + ratio + square + square * ratio)
 
 
 def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
-    """Seconds per byte from where operands of that many bytes live when a call finds them warm."""
+    """Seconds per byte from where operands of that many bytes in all live when a call finds them warm."""
     shared = ops.most(rates.l3_byte, rates.l3_byte_shared * active)
     memory = ops.most(rates.dram_byte, rates.dram_byte_shared * active)
     beyond = ops.where(footprint <= rates.l3_bytes, shared, memory)
-    return ops.where(footprint <= rates.l2_bytes, rates.l2_byte, beyond)
+    return ops.where(footprint <= rates.l2_bytes * active, rates.l2_byte, beyond)
 
 
 def resident_byte(
@@ -177,9 +187,19 @@ def resident_byte(
 
 def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     """cost(L2) of every strategy for one call; NEVER for a strategy that does not take this kind of B."""
-    rows = ops.name("rows", ops.ceil(p.m / p.grid_m - EPSILON))
-    units = ops.ceil(p.n * s.per_width - EPSILON)
-    columns = ops.name("columns", ops.least(p.n, ops.ceil(units / p.grid_n - EPSILON) * s.width))
+    turned = s.swap > 0.5
+    m = ops.name("m", ops.where(turned, p.n, p.m))
+    n = ops.name("n", ops.where(turned, p.m, p.n))
+    transposed = ops.name("transposed", ops.where(turned, 1.0 - p.a_is_col, p.transposed))
+    plain = ops.where(turned, p.a_is_col - p.prepacked, p.plain)
+    prepacked = ops.where(turned, 0.0, p.prepacked)
+    a_is_col = ops.name("a_is_col", ops.where(turned, 1.0 - p.transposed, p.a_is_col))
+    spacing_a = ops.name("spacing_a", ops.where(turned, p.spacing_b, p.spacing_a))
+    spacing_b = ops.name("spacing_b", ops.where(turned, p.spacing_a, p.spacing_b))
+    spacing_b_l2 = ops.where(turned, p.spacing_a, p.spacing_b_l2)
+    rows = ops.name("rows", ops.ceil(m / p.grid_m - EPSILON))
+    units = ops.ceil(n * s.per_width - EPSILON)
+    columns = ops.name("columns", ops.least(n, ops.ceil(units / p.grid_n - EPSILON) * s.width))
     tiles = ops.name("tiles", ops.most(ops.ceil(rows * s.per_row - EPSILON), 1.0))
     height = ops.name("height", rows / tiles)
     full = ops.name("full", ops.floor(columns * s.per_width + EPSILON))
@@ -196,43 +216,49 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
 
     bytes_a, bytes_b, bytes_c = FLOAT * rows * p.k, FLOAT * p.k * columns, FLOAT * rows * columns
     footprint = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n)
-    source = ops.name("source", source_byte(ops, rates, footprint / p.active, p.active))
+    source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
-    loose = (1.0 - p.prepacked) * (1.0 - s.pack_b)
-    crowded = 1.0 + loose * rates.collision * (p.spacing_b / rates.l1_span) * (rates.line_bytes / row_bytes)
+    loose = (1.0 - prepacked) * (1.0 - s.pack_b)
+    crowded = 1.0 + loose * rates.collision * (spacing_b / rates.l1_span) * (rates.line_bytes / row_bytes)
     scattered = ops.name("scattered", source * crowded)
-    swell_l1 = 1.0 + loose * ops.most(p.spacing_b / row_bytes - 1.0, 0.0)
-    swell_l2 = 1.0 + loose * ops.most(p.spacing_b_l2 / row_bytes - 1.0, 0.0)
-    copied = rates.copy + p.transposed * (rates.transpose - rates.copy)
-    packing = s.pack_b * p.k * columns * ops.most(copied, FLOAT * source) + s.pack_a * rows * p.k * ops.ceil(
-        columns * s.per_tile_n - EPSILON
-    ) * ops.most(rates.copy, FLOAT * source)
+    swell_l1 = 1.0 + loose * ops.most(spacing_b / row_bytes - 1.0, 0.0)
+    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / row_bytes - 1.0, 0.0)
+    copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
+    blocks = ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0)
+    packing = s.pack_b * p.k * columns * ops.most(copied, FLOAT * source) + s.pack_a * rows * p.k * blocks * ops.most(
+        rates.copy, FLOAT * source
+    )
 
-    tile_a = FLOAT * height * p.k
-    exposed_a = (1.0 - s.pack_a) * tiles * exposed(ops, rates, tile_a * source, one)
-    exposed_b = (1.0 - s.pack_b) * exposed(ops, rates, bytes_b * scattered, across)
+    loose_a = a_is_col * (1.0 - s.pack_a)
+    piece = ops.name("piece", FLOAT * height + loose_a * ops.most(rates.line_bytes - FLOAT * height, 0.0))
+    tile_a = ops.name("tile_a", piece * p.k)
+    crowded_a = 1.0 + loose_a * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
+    source_a = ops.name("source_a", source * crowded_a)
+    exposed_a = (1.0 - s.pack_a) * tiles * exposed(ops, tile_a * source_a, one)
+    exposed_b = (1.0 - s.pack_b) * exposed(ops, bytes_b * scattered, across)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = FLOAT * depth * ops.least(columns, s.tile_n)
     panel_b = FLOAT * depth * ops.least(columns, s.width)
-    again_a = s.rows_first * resident_byte(ops, rates, FLOAT * depth * height, FLOAT * depth * height, 1.0, source) + (
-        1.0 - s.rows_first
-    ) * resident_byte(ops, rates, block_a, block_a, 1.0, source)
+    reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
+    again_a = resident_byte(ops, rates, reused_a, reused_a, crowded_a, source_a)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     again_b = resident_byte(ops, rates, reused_b * swell_l1, reused_b * swell_l2, crowded, scattered)
-    reload = tiles * (panels - 1.0) * exposed(ops, rates, tile_a * again_a, one) + (tiles - 1.0) * exposed(
-        ops, rates, bytes_b * again_b, across
+    reload = tiles * (panels - 1.0) * exposed(ops, tile_a * again_a, one) + (tiles - 1.0) * exposed(
+        ops, bytes_b * again_b, across
     )
 
-    lines = height * (p.spacing_a / rates.l1_span) * (1.0 - s.pack_a)
+    lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     traffic = (bytes_a + bytes_b + 2.0 * steps * bytes_c) * source
-    task = ops.most(traffic, compute + exposed_a + exposed_b + reload + conflicts) + packing
+    turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
+    partials = (steps - 1.0) * bytes_c * source * rates.partial
+    task = ops.most(traffic, compute + exposed_a + exposed_b + reload + conflicts + partials) + packing + turning
     tasks = p.grid_m * p.grid_n
     waves = ops.ceil(tasks / p.active - EPSILON)
     start = rates.call + ops.where(tasks > 1.5, rates.thread_start, 0.0)
-    accepted = p.plain * s.plain + p.transposed * s.transposed + p.prepacked * s.prepacked
+    accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
     total = ops.where(accepted > 0.5, waves * task + start, NEVER)
-    return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, packing, traffic, start)
+    return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing + turning, traffic, start)

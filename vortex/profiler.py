@@ -168,7 +168,10 @@ def acquire(
     return compute(spec, shapes)
 
 
-HIDDEN = 0.5
+OUTER_SHARE = 0.5
+"""Of the outermost cache: the rest belongs to whatever else runs on the socket."""
+PARTIAL = 8.0
+FILL = 1.5
 CALL_OVERHEAD_S = 1e-7
 """Door checks, selection and task set-up of one call, in native code."""
 
@@ -187,18 +190,19 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         tile_vector=float(each),
         copy=profile.copy_s,
         transpose=profile.transpose_s,
+        lanes=float(spec.instruction("float32").lanes),
         l1_bytes=l1.capacity_bytes * budget,
         l2_bytes=l2.capacity_bytes * budget,
-        l3_bytes=outer.capacity_bytes * budget * max(1, spec.cores // outer.shared_by),
+        l3_bytes=outer.capacity_bytes * OUTER_SHARE * max(1, spec.cores // outer.shared_by),
         l1_ways=float(l1.ways),
         line_bytes=float(l1.line_bytes),
-        l2_byte=1 / l2.bandwidth_bytes_per_s,
+        l2_byte=FILL / l2.bandwidth_bytes_per_s,
         l3_byte=1 / outer.bandwidth_bytes_per_s,
         l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
         l2_span=float(l2.sets * l2.line_bytes),
-        hidden=HIDDEN,
+        partial=PARTIAL,
         collision=profile.collision,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import Enum
 from functools import cached_property
 
@@ -128,9 +128,10 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
         rows_first=column([g.rows_first for g in stage]),
         pack_a=column([g.pack_a for g in stage]),
         pack_b=column([g.pack_b for g in stage]),
+        swap=column([g.swap for g in stage]),
         plain=column([1.0 for _ in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
-        prepacked=column([float(not g.pack_b and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
+        prepacked=column([float(not g.swap and not g.pack_b and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
     )
 
 
@@ -144,10 +145,11 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
         m=F32(shape.m),
         n=F32(shape.n),
         k=F32(shape.k),
+        a_is_col=F32(shape.a_is_col),
         plain=F32(shape.b is OperandB.PLAIN),
         transposed=F32(shape.b is OperandB.TRANSPOSED),
         prepacked=F32(shape.b is OperandB.PACKED),
-        spacing_a=F32(0.0 if shape.a_is_col else spacing(shape.stride_a, rates.l1_span)),
+        spacing_a=F32(spacing(shape.stride_a, rates.l1_span)),
         spacing_b=F32(spacing(shape.stride_b, rates.l1_span)),
         spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
         grid_m=F32(grid.m),
@@ -182,7 +184,7 @@ class Selector:
 
     @cached_property
     def float32_rates(self) -> Rates:
-        return Rates(**{name: F32(value) for name, value in vars(self.rates).items()})
+        return Rates(*(F32(value) for value in astuple(self.rates)))
 
     def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
         """Predicted seconds of every strategy, term by term."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from itertools import product
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def _emit_stages(stages: Sequence[LoadStage], lanes: int, llvm_cpu: str, path: P
     compile_object([nest(stage, lanes) for stage in stages], cpu_target(llvm_cpu), path)
 
 
-def _emit_rest(tiles: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     functions = [dispatch(tiles, layout) for layout in LAYOUTS]
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
 
@@ -111,8 +112,8 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
     lanes = selector.lanes
     columns = padded_columns(strategies, lanes)
     rows = ", ".join(
-        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d}"
-        % (s.l0.m, s.vectors(lanes), s.l1.m, s.l1.n, s.l1.k, s.stage.rows_first, s.stage.pack_a, s.stage.pack_b)
+        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d, %d}"
+        % (s.l0.m, s.vectors(lanes), s.l1.m, s.l1.n, s.l1.k, *astuple(s.stage))
         for s in chosen
     )
     nests = ", ".join(stage.symbol for stage in STAGES)
@@ -141,7 +142,7 @@ def c_float(value: float) -> str:
 
 
 def c_floats(values: Array) -> str:
-    return ", ".join(c_float(value) for value in np.asarray(values).ravel())
+    return ", ".join(c_float(float(value)) for value in np.asarray(values).ravel())
 
 
 def emit_library(

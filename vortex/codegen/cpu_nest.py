@@ -65,13 +65,14 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
 
 
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
-    """Load stage of L1 for a transposed B: target[i, j] = source[j, i] over `rows` x `columns` of the target.
+    """Load stage of L1 for a transposed operand: target[i, j] = source[j, i] over `rows` x `columns` of the target.
 
-    Square blocks go through registers: `lanes` vector loads, log2(lanes) rounds of interleaving shuffles, `lanes` vector stores.
+    Square blocks go through registers: `lanes` vector loads, log2(lanes) rounds of interleaving shuffles, `lanes` vector stores;
+    blocks at an edge load and store under masks.
     """
     rounds = lanes.bit_length() - 1
-    interleave_low = [x for i in range(lanes // 2) for x in (i, lanes + i)]
-    interleave_high = [x for i in range(lanes // 2, lanes) for x in (i, lanes + i)]
+    vector = f"float32x{lanes}"
+    interleave = [[x for i in range(half, half + lanes // 2) for x in (i, lanes + i)] for half in (0, lanes // 2)]
 
     @T.prim_func(s_tir=True)
     def transpose(
@@ -89,33 +90,46 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
             block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "float32", scope="local")
             for jo in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
                 for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
-                    if (jo + 1) * lanes <= columns and (io + 1) * lanes <= rows:
-                        for j in T.unroll(lanes):
-                            block[T.ramp(j * lanes, 1, lanes)] = S[jo * lanes + j, T.ramp(io * lanes, T.int64(1), lanes)]
-                        for r in T.unroll(rounds):
-                            for j in T.unroll(lanes // 2):
-                                block[T.ramp(((r + 1) * lanes + 2 * j) * lanes, 1, lanes)] = T.Shuffle(
-                                    [
-                                        block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
-                                        block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
-                                    ],
-                                    interleave_low,
+                    wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), rows - io * lanes))
+                    tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
+                    for j in T.unroll(lanes):
+                        if j < tall:
+                            block[T.ramp(j * lanes, 1, lanes)] = T.call_llvm_pure_intrin(
+                                vector,
+                                "llvm.masked.load",
+                                T.address_of(S[jo * lanes + j, io * lanes]),
+                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                T.broadcast(T.float32(0), lanes),
+                            )
+                        else:
+                            block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                    for r in T.unroll(rounds):
+                        for j in T.unroll(lanes // 2):
+                            block[T.ramp(((r + 1) * lanes + 2 * j) * lanes, 1, lanes)] = T.Shuffle(
+                                [
+                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                ],
+                                interleave[0],
+                            )
+                            block[T.ramp(((r + 1) * lanes + 2 * j + 1) * lanes, 1, lanes)] = T.Shuffle(
+                                [
+                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                ],
+                                interleave[1],
+                            )
+                    for i in T.unroll(lanes):
+                        if i < wide:
+                            T.evaluate(
+                                T.call_llvm_intrin(
+                                    "void",
+                                    "llvm.masked.store",
+                                    block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
+                                    T.address_of(D[io * lanes + i, jo * lanes]),
+                                    T.ramp(0, 1, lanes) < T.broadcast(tall, lanes),
                                 )
-                                block[T.ramp(((r + 1) * lanes + 2 * j + 1) * lanes, 1, lanes)] = T.Shuffle(
-                                    [
-                                        block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
-                                        block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
-                                    ],
-                                    interleave_high,
-                                )
-                        for i in T.unroll(lanes):
-                            D[io * lanes + i, T.ramp(jo * lanes, T.int64(1), lanes)] = block[
-                                T.ramp((rounds * lanes + i) * lanes, 1, lanes)
-                            ]
-                    else:
-                        for i in T.serial(T.min(T.int64(lanes), rows - io * lanes)):
-                            for j in T.serial(T.min(T.int64(lanes), columns - jo * lanes)):
-                                D[io * lanes + i, jo * lanes + j] = S[jo * lanes + j, io * lanes + i]
+                            )
 
     return transpose
 

@@ -98,7 +98,8 @@ class TirArithmetic:
 
     def name(self, label: str, x: Any) -> Term:
         variable = tirx.Var(label, "float32")
-        self.statements.append(tirx.Bind(variable, constant(x)))
+        # Fenced, because TVM's integer analysis stumbles over some float expressions that it is shown.
+        self.statements.append(tirx.Bind(variable, fenced(constant(x)).expression))
         return Term(variable)
 
 

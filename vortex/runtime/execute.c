@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 typedef struct {
-  const vx_call *call;
+  vx_call call;
   const vx_strategy *strategy;
   vx_nest nest;
   int64_t grid_m, tile_k, rows_per_task, columns_per_task;
@@ -13,44 +13,77 @@ typedef struct {
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
+static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
+
+/* One L1 nest over `m` rows from `row` and columns `column` to `end`; `c` is where the first of them goes, rows `ldc` apart. */
+static void run_nest(const job *work, float *scratch, int64_t a_floats, int64_t row, int64_t m, int64_t column, int64_t end,
+                     float *c, int64_t ldc) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t width = s->vectors * vx_lanes;
+  work->nest(call->a + (call->transpose_a ? row : row * call->lda), call->b, c - column, scratch, scratch + a_floats, m,
+             column, end, call->k, call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, m),
+             smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, call->accumulate);
+}
+
 static void run_task(void *context, int64_t index) {
   job *work = context;
-  const vx_call *call = work->call;
+  const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t row = index % work->grid_m * work->rows_per_task, column = index / work->grid_m * work->columns_per_task;
   int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
   if (m <= 0 || column >= end) return;
   int64_t width = s->vectors * vx_lanes;
-  int64_t tile_n = smaller(s->tile_n, (end - column + width - 1) / width * width), tile_m = smaller(s->tile_m, m);
-  float *scratch_a = NULL, *scratch_b = NULL;
-  if (s->pack_a || s->pack_b) {
-    int64_t a_floats = s->pack_a ? (tile_m + vx_lanes) * (work->tile_k + vx_lanes) : 0;
-    a_floats = (a_floats + 15) & ~15LL;
-    scratch_a = vx_scratch((size_t)(a_floats + (s->pack_b ? work->tile_k * tile_n : 0)) * sizeof(float));
-    if (!scratch_a) {
+  int64_t tile_m = smaller(s->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
+  int64_t a_floats = s->pack_a ? rounded((tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
+  int64_t b_floats = s->pack_b ? work->tile_k * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
+  float *scratch = NULL;
+  if (a_floats + b_floats + c_floats > 0) {
+    scratch = vx_scratch((size_t)(a_floats + b_floats + c_floats) * sizeof(float));
+    if (!scratch) {
       atomic_store(&work->out_of_memory, 1);
       return;
     }
-    scratch_b = scratch_a + a_floats;
   }
-  work->nest(call->a + (call->transpose_a ? row : row * call->lda), call->b, call->c + row * call->ldc, scratch_a,
-             scratch_b, m, column, end, call->k, call->lda, call->ldb, call->ldc, call->panel, call->panel_stride,
-             tile_m, tile_n, work->tile_k, s->rows, s->vectors, call->accumulate);
+  if (!s->swap) {
+    run_nest(work, scratch, a_floats, row, m, column, end, call->c + row * call->ldc + column, call->ldc);
+    return;
+  }
+  /* The product was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. */
+  float *tile = scratch + a_floats + b_floats;
+  int64_t stride = tile_n + vx_lanes;
+  for (; column < end; column += tile_n) {
+    int64_t stop = smaller(column + tile_n, end);
+    float *target = call->c + column * call->ldc + row;
+    if (call->accumulate) vortex_transpose(target, tile, m, stop - column, call->ldc, stride);
+    run_nest(work, scratch, a_floats, row, m, column, stop, tile, stride);
+    vortex_transpose(tile, target, stop - column, m, stride, call->ldc);
+  }
+}
+
+/* C^T = B^T A^T: the same call with the operands exchanged. */
+static vx_call turned_over(const vx_call *call) {
+  vx_call turned = *call;
+  turned.a = call->b;
+  turned.b = call->a;
+  turned.m = call->n;
+  turned.n = call->m;
+  turned.lda = call->ldb;
+  turned.ldb = call->lda;
+  turned.transpose_a = !call->transpose_b;
+  turned.transpose_b = !call->transpose_a;
+  return turned;
 }
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
+  job work = {.call = s->swap ? turned_over(call) : *call, .strategy = s, .grid_m = plan->grid_m};
   int64_t width = s->vectors * vx_lanes;
-  int64_t column_units = (call->n + width - 1) / width;
-  job work = {
-      .call = call,
-      .strategy = s,
-      .nest = vx_nests[call->transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + call->transpose_b : 0],
-      .grid_m = plan->grid_m,
-      .tile_k = smaller(s->tile_k, call->k > 0 ? call->k : 1),
-      .rows_per_task = (call->m + plan->grid_m - 1) / plan->grid_m,
-      .columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width,
-  };
+  int64_t column_units = (work.call.n + width - 1) / width;
+  work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
+  work.tile_k = smaller(s->tile_k, call->k > 0 ? call->k : 1);
+  work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
+  work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;
 }

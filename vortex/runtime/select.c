@@ -26,7 +26,7 @@ static int64_t greatest_divisor(int64_t x, int64_t y) {
 vx_plan vx_select(const vx_call *call, int64_t threads) {
   float totals[VX_MAX_STRATEGIES];
   float plain = !call->packed && !call->transpose_b, transposed = !call->packed && call->transpose_b;
-  float spacing_a = call->transpose_a ? 0.0f : (float)greatest_divisor(call->lda * 4, vx_l1_span);
+  float spacing_a = (float)greatest_divisor(call->lda * 4, vx_l1_span);
   float spacing_b = (float)greatest_divisor(call->ldb * 4, vx_l1_span);
   float spacing_b_l2 = (float)greatest_divisor(call->ldb * 4, vx_l2_span);
   vx_plan best = {0, 1, 1};
@@ -34,7 +34,8 @@ vx_plan vx_select(const vx_call *call, int64_t threads) {
   int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
   do {
     int64_t tasks = grid_m * grid_n;
-    vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k, plain, transposed,
+    vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k,
+                 (float)call->transpose_a, plain, transposed,
                  (float)call->packed, spacing_a, spacing_b, spacing_b_l2, (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
     for (int64_t s = 0; s < vx_strategy_count; s++)
       if (totals[s] < least) {

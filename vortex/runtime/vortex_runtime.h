@@ -5,11 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One strategy: the L0 register tile, the L1 cache tile and its load stage. Extents in elements. */
+/* One strategy: the L0 register tile, the L1 cache tile and its load and store stages. Extents in elements. */
 typedef struct {
   int64_t rows, vectors;
   int64_t tile_m, tile_n, tile_k;
   int64_t rows_first, pack_a, pack_b;
+  int64_t swap; /* computes C^T = B^T A^T and stores it transposed */
 } vx_strategy;
 
 /* What the selector writes: the strategy and how L2 cuts the output into `grid_m` x `grid_n` tasks. */
@@ -43,8 +44,8 @@ extern const float vx_columns[], vx_slopes[];
 #define VX_MAX_STRATEGIES 256
 
 /* Compiled from the cost model: predicted seconds of every strategy. */
-void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float plain,
-                  float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2, float grid_m,
+void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
+                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2, float grid_m,
                   float grid_n, float active);
 
 /* The emitted load stages of L1. */
