@@ -143,7 +143,7 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
     for l0 in tiles:
         rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
         columns = list(multiples(l0.n * _ratio(8 * line, l0.n), capacity // (item * line)))
-        depths = list(multiples(8 * line, capacity // (item * 8)))
+        depths = list(multiples(2 * line, capacity // (item * line)))
         for m, n, k, stage in product(rows, columns, depths, stages):
             initial += 1
             if k == WHOLE and (stage.pack_a or stage.pack_b):

@@ -65,6 +65,17 @@ class Rates:
     l1_span: float
     """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
     l2_span: float
+    split: float
+    """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
+    ahead: float
+    """Bytes that are fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
+    l3_latency: float
+    dram_latency: float
+    """Seconds from asking for a line to having it."""
+    window: float
+    """Instructions in flight in one core."""
+    reach: float
+    """How many times the rows of a panel and what is fetched past them may overfill L2 before none of it is there for the next."""
     partial: float
     """How many times its streaming time a partial C costs when it is read back between two steps of k: that is latency, not bandwidth."""
     collision: float
@@ -173,16 +184,18 @@ def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) 
     return ops.where(footprint <= rates.l2_bytes * active, rates.l2_byte, beyond)
 
 
-def resident_byte(
-    ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, crowded: Value, outside: Value
-) -> Value:
-    """Seconds per byte to read a block again: nothing from L1, L2 if it stayed there, else from outside.
+def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
+    """Seconds until a line arrives from where operands of that many bytes live; nothing from L2, which the core hides."""
+    beyond = ops.where(footprint <= rates.l3_bytes, rates.l3_latency, rates.dram_latency)
+    return ops.where(footprint <= rates.l2_bytes * active, 0.0, beyond)
+
+
+def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
+    """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
 
     `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
     """
-    return ops.where(
-        in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, rates.l2_byte * crowded, outside)
-    )
+    return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
 
 
 def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -208,25 +221,33 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     depth = ops.name("depth", ops.least(p.k, s.tile_k))
     steps = ops.name("steps", ops.most(ops.ceil(p.k * s.per_tile_k - EPSILON), 1.0))
 
+    loose = ops.name("loose", (1.0 - prepacked) * (1.0 - s.pack_b))
     wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, p.k, steps))
     narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, p.k, steps))
-    across = ops.name("across", full * wide + narrow)
-    one = ops.name("one", ops.where(full > 0.5, wide, narrow))
+    split = loose * p.k * (full * s.vectors + rest) * rates.split
+    across = ops.name("across", full * wide + narrow + split)
     compute = ops.name("compute", tiles * across)
+    one = ops.name("one", ops.where(full > 0.5, wide, narrow))
 
     bytes_a, bytes_b, bytes_c = FLOAT * rows * p.k, FLOAT * p.k * columns, FLOAT * rows * columns
     footprint = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n)
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
-    loose = (1.0 - prepacked) * (1.0 - s.pack_b)
-    crowded = 1.0 + loose * rates.collision * (spacing_b / rates.l1_span) * (rates.line_bytes / row_bytes)
+    run_bytes = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(columns, s.tile_n), row_bytes))
+    lost = ops.name(
+        "lost", ops.least(depth * ops.most(spacing_b, row_bytes + rates.ahead) / (rates.l2_bytes * rates.reach), 1.0)
+    )
+    crowding = rates.collision * (spacing_b / rates.l1_span) * rates.line_bytes
+    crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     scattered = ops.name("scattered", source * crowded)
-    swell_l1 = 1.0 + loose * ops.most(spacing_b / row_bytes - 1.0, 0.0)
-    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / row_bytes - 1.0, 0.0)
+    swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
+    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
-    blocks = ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0)
-    packing = s.pack_b * p.k * columns * ops.most(copied, FLOAT * source) + s.pack_a * rows * p.k * blocks * ops.most(
-        rates.copy, FLOAT * source
+    far = 1.0 + (1.0 - transposed) * crowding / (FLOAT * ops.least(columns, s.tile_n))
+    blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
+    filling = copied + FLOAT * (source * far + rates.l2_byte)
+    packing = s.pack_b * p.k * columns * filling + s.pack_a * rows * p.k * blocks * (
+        rates.copy + FLOAT * (source + rates.l2_byte)
     )
 
     loose_a = a_is_col * (1.0 - s.pack_a)
@@ -234,27 +255,35 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     tile_a = ops.name("tile_a", piece * p.k)
     crowded_a = 1.0 + loose_a * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
     source_a = ops.name("source_a", source * crowded_a)
-    exposed_a = (1.0 - s.pack_a) * tiles * exposed(ops, tile_a * source_a, one)
-    exposed_b = (1.0 - s.pack_b) * exposed(ops, bytes_b * scattered, across)
+    waiting = ops.name("waiting", latency(ops, rates, footprint, p.active) / rates.window)
+    issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * p.k * waiting)
+    first_a = ops.name("first_a", ops.most(tile_a * source_a, loose_a * (spacing_a / rates.l1_span) * issued))
+    exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
+    jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
+    first_b = ops.name("first_b", ops.most(bytes_b * scattered, panels * jumps * issued))
+    exposed_b = (1.0 - s.pack_b) * exposed(ops, first_b, across)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = FLOAT * depth * ops.least(columns, s.tile_n)
     panel_b = FLOAT * depth * ops.least(columns, s.width)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
-    again_a = resident_byte(ops, rates, reused_a, reused_a, crowded_a, source_a)
+    again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte * crowded_a, first_a)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
-    again_b = resident_byte(ops, rates, reused_b * swell_l1, reused_b * swell_l2, crowded, scattered)
-    reload = tiles * (panels - 1.0) * exposed(ops, tile_a * again_a, one) + (tiles - 1.0) * exposed(
-        ops, bytes_b * again_b, across
+    dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
+    from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
+    again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, first_b)
+    reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + (tiles - 1.0) * exposed(
+        ops, again_b, across
     )
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
-    traffic = (bytes_a + bytes_b + 2.0 * steps * bytes_c) * source
+    kept = ops.where(bytes_c <= rates.l2_bytes, rates.l2_byte, source)
+    traffic = (bytes_a * blocks + bytes_b + 2.0 * bytes_c) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
-    partials = (steps - 1.0) * bytes_c * source * rates.partial
+    partials = (steps - 1.0) * bytes_c * kept * rates.partial
     task = ops.most(traffic, compute + exposed_a + exposed_b + reload + conflicts + partials) + packing + turning
     tasks = p.grid_m * p.grid_n
     waves = ops.ceil(tasks / p.active - EPSILON)

@@ -170,7 +170,14 @@ def acquire(
 
 OUTER_SHARE = 0.5
 """Of the outermost cache: the rest belongs to whatever else runs on the socket."""
-PARTIAL = 8.0
+PARTIAL = 3.0
+L3_LATENCY_S = 75e-9
+DRAM_LATENCY_S = 150e-9
+WINDOW = 448.0
+SPLIT_CYCLES = 0.25
+AHEAD_BYTES = 192.0
+REACH = 4.0
+COLLISION_SHARE = 0.8
 FILL = 1.5
 CALL_OVERHEAD_S = 1e-7
 """Door checks, selection and task set-up of one call, in native code."""
@@ -203,6 +210,12 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
         l2_span=float(l2.sets * l2.line_bytes),
+        split=SPLIT_CYCLES / spec.clock_hz,
+        ahead=AHEAD_BYTES,
+        l3_latency=L3_LATENCY_S,
+        dram_latency=DRAM_LATENCY_S,
+        window=WINDOW,
+        reach=REACH,
         partial=PARTIAL,
-        collision=profile.collision,
+        collision=COLLISION_SHARE * profile.collision,
     )

@@ -177,7 +177,6 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
     Row heights are balanced: 31 rows under a tile of 14 run as 11 + 10 + 10, never as 14 + 14 + 3.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
-    loader = TRANSPOSE_SYMBOL if stage.pack_b == "transpose" else COPY_SYMBOL
     compute = dispatch_symbol(stage.layout)
 
     @T.prim_func(s_tir=True)
@@ -218,14 +217,43 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
                 add: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
-                if pack_b:
+                if stage.pack_b == "copy":
+                    # Row by row over all panels: B is read as it lies in memory, not in runs one panel wide.
+                    whole: T.let[T.int64] = T.truncdiv(nb, width)
+                    for p in T.serial(kb):
+                        T.evaluate(
+                            T.call_extern(
+                                "int32",
+                                COPY_SYMBOL,
+                                T.address_of(B[(p0 + p) * ldb + j0]),
+                                T.address_of(SB[p * width]),
+                                whole,
+                                width,
+                                width,
+                                width * kb,
+                            )
+                        )
+                        if whole < panels:
+                            T.evaluate(
+                                T.call_extern(
+                                    "int32",
+                                    COPY_SYMBOL,
+                                    T.address_of(B[(p0 + p) * ldb + j0 + whole * width]),
+                                    T.address_of(SB[whole * width * kb + p * width]),
+                                    T.int64(1),
+                                    nb - whole * width,
+                                    width,
+                                    width,
+                                )
+                            )
+                if stage.pack_b == "transpose":
                     for t in T.serial(panels):
                         j: T.let[T.int64] = j0 + t * width
                         T.evaluate(
                             T.call_extern(
                                 "int32",
-                                loader,
-                                T.address_of(B[j * ldb + p0 if stage.pack_b == "transpose" else p0 * ldb + j]),
+                                TRANSPOSE_SYMBOL,
+                                T.address_of(B[j * ldb + p0]),
                                 T.address_of(SB[t * width * kb]),
                                 kb,
                                 T.min(width, j0 + nb - j),

@@ -182,12 +182,15 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
   int col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
   int64_t n = col_b ? b.rows : b.columns, k = col_b ? b.columns : b.rows;
   if (t->shape[0] != (n + vx_panel - 1) / vx_panel * k * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
-  for (int64_t first = 0; first < n; first += vx_panel, target += k * vx_panel) {
+  int64_t whole = col_b ? 0 : n / vx_panel;
+  for (int64_t i = 0; i < k && whole; i++)
+    vortex_copy(b.data + i * b.stride, target + i * vx_panel, whole, vx_panel, vx_panel, vx_panel * k);
+  for (int64_t first = whole * vx_panel; first < n; first += vx_panel) {
     int64_t width = n - first < vx_panel ? n - first : vx_panel;
     if (col_b)
-      vortex_transpose(b.data + first * b.stride, target, k, width, b.stride, vx_panel);
+      vortex_transpose(b.data + first * b.stride, target + first * k, k, width, b.stride, vx_panel);
     else
-      vortex_copy(b.data + first, target, k, width, b.stride, vx_panel);
+      vortex_copy(b.data + first, target + first * k, k, width, b.stride, vx_panel);
   }
   return answer(result, 0);
 }

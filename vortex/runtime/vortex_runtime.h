@@ -45,8 +45,8 @@ extern const float vx_columns[], vx_slopes[];
 
 /* Compiled from the cost model: predicted seconds of every strategy. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
-                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2, float grid_m,
-                  float grid_n, float active);
+                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
+                  float grid_m, float grid_n, float active);
 
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
