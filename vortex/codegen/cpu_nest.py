@@ -167,6 +167,9 @@ class LoadStage:
         return f"vortex_l1_{self.layout}_{order}_{'a' if self.pack_a else 'n'}_{self.pack_b}"
 
 
+SHORT_DEPTH = 256
+LINE = 16
+"""Elements: up to this depth rows of A are fetched ahead by the nest, a cache line of 64 bytes at a time."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -178,6 +181,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
+    from_memory = not pack_a and not is_col
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -289,6 +293,20 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                         wide: T.let[T.int64] = T.min(width, j0 + nb - j)
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
+                        if from_memory:
+                            # Rows this short end before the hardware has seen a stream: ask for those of the next tile.
+                            if t == 0 and kb == step and kb <= SHORT_DEPTH:
+                                for q in T.serial(T.truncdiv(low * kb, LINE)):
+                                    T.evaluate(
+                                        T.call_llvm_intrin(
+                                            "void",
+                                            "llvm.prefetch",
+                                            T.address_of(A[corner + (i + low) * step + q * LINE]),
+                                            T.int32(0),
+                                            T.int32(3),
+                                            T.int32(1),
+                                        )
+                                    )
                         T.evaluate(
                             T.call_extern(
                                 "int32",
