@@ -16,7 +16,7 @@ from vortex.candidates import Strategy
 from vortex.cost import Rates
 from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
 
-COARSE = (1, 4, 24, 100, 384, 1500, 6000)
+COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place in the selector."""

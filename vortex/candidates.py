@@ -40,8 +40,12 @@ class Stage:
     pack_a: bool = False
     pack_b: bool = False
     swap: bool = False
+    dot: bool = False
+    """The dot family: no outer products, vectors run along k. Its sums have another order, so a call never mixes the families."""
 
     def __str__(self) -> str:
+        if self.dot:
+            return "dot products along k"
         packed = {(0, 0): "none", (1, 0): "A", (0, 1): "B", (1, 1): "A and B"}[self.pack_a, self.pack_b]
         turned = "turned over, " if self.swap else ""
         return f"{turned}pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
@@ -177,13 +181,30 @@ def _cuts_something(strategy: Strategy) -> bool:
     return stage.pack_a or l1.m == WHOLE or not stage.rows_first
 
 
+DOT_ROWS = 8
+"""Rows of a dot tile: as many streams as hardware prefetchers follow."""
+
+
+def dot_tiles(registers: int) -> dict[int, int]:
+    """Tallest dot tile by its columns: accumulators and the operands of two steps of k fit in the registers."""
+    tallest = {columns: (registers - 2 * columns) // (columns + 2) for columns in range(1, registers // 2)}
+    return {columns: min(rows, DOT_ROWS) for columns, rows in tallest.items() if rows >= 1}
+
+
+def dot_strategy(rkernel: RKernel) -> Strategy:
+    """The one strategy of the dot family: its columns are the short side of C, its rows follow from them at run time."""
+    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    widest = max(dot_tiles(isa.registers))
+    return Strategy(Tile(DOT_ROWS, widest, isa.lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
+
+
 def sieve(rkernel: RKernel) -> Sieve:
     """Algorithm 2 for every level below the outermost one, innermost first."""
     tiles, admitted0 = register_tiles(rkernel)
     mains = main_tiles(rkernel, tiles)
     strategies, admitted1 = cache_tiles(rkernel, mains)
     admitted = (*admitted0, Admitted("L0", "FilterByUtilization", len(mains)), *admitted1)
-    return Sieve(tiles, tuple(strategies), admitted)
+    return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("L1", "dot family", 1)))
 
 
 def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> set[tuple[int, int]]:

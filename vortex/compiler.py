@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vortex.analyzer import analyze
 from vortex.candidates import sieve
-from vortex.codegen.cpu import emit_library, emit_objects
+from vortex.codegen.cpu import dot_shapes, emit_library, emit_objects
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
@@ -40,8 +40,9 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("sieve")
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
+    dots = dot_shapes(hardware.instruction(operator.dtype).registers)
     objects = emit_objects(
-        shapes, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.6 * share)
+        shapes, dots, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.6 * share)
     )
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)

@@ -50,6 +50,12 @@ class Rates:
     transpose: float
     """Seconds to transpose one element into the CacheBuffer."""
     lanes: float
+    registers: float
+    multiply_add: float
+    """Seconds per vector multiply-add at full issue."""
+    latency_issues: float
+    """Independent multiply-adds that keep the units busy."""
+    dot_rows: float
     l1_bytes: float
     l2_bytes: float
     l3_bytes: float
@@ -101,6 +107,8 @@ class Strategies:
     pack_b: Value
     swap: Value
     """1 where the product is turned over: C^T = B^T A^T."""
+    dot: Value
+    """1 for the dot family."""
     plain: Value
     """1 where an unpacked, untransposed B (of the turned product: A^T) is accepted."""
     transposed: Value
@@ -171,9 +179,9 @@ def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
 
     With r = load / compute, r^4 / (1 + r + r^2 + r^3) tends to r - 1 above 1 and is 0.03 at one half, 0.25 at 1.
     """
-    ratio = ops.name("ratio", load / ops.most(compute, 1e-12))
+    ratio = ops.name("ratio", ops.least(load / ops.most(compute, 1e-12), 1e9))
     square = ops.name("square", ratio * ratio)
-    return compute * (square * square) / (1.0 + ratio + square + square * ratio)
+    return compute * (square * (square / (1.0 + ratio + square + square * ratio)))
 
 
 def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
@@ -196,6 +204,29 @@ def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: 
     `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
     """
     return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
+
+
+def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tuple[Value, Value]:
+    """Seconds of one task of the dot family, and 1 where it can serve the call: k contiguous in A, and one short side."""
+    turned = p.transposed > 0.5
+    columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
+    long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
+    rows = ops.name(
+        "dot_rows",
+        ops.least(ops.floor((rates.registers - 2.0 * columns) / (columns + 2.0) + EPSILON), rates.dot_rows),
+    )
+    possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
+    share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
+    tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
+    body = ops.most(rows * columns, ops.most(rows + columns, rates.latency_issues)) * rates.multiply_add
+    fold = rows * columns * 10.0 * rates.multiply_add
+    compute = ops.name("dot_compute", tiles * (ops.ceil(p.k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
+    short = FLOAT * columns * p.k
+    again = tiles * reading(ops, rates, short, short, short * rates.l2_byte, short * source)
+    load = ops.name("dot_load", FLOAT * share * p.k * source + again)
+    turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
+    alone = ops.where(columns > 1.5, turning, 0.0)
+    return compute + exposed(ops, load, compute) + alone, possible
 
 
 def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -289,5 +320,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     waves = ops.ceil(tasks / p.active - EPSILON)
     start = rates.call + ops.where(tasks > 1.5, rates.thread_start, 0.0)
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
-    total = ops.where(accepted > 0.5, waves * task + start, NEVER)
+    outer = ops.where(accepted > 0.5, waves * task + start, NEVER)
+    dot, possible = dot_products(ops, rates, p, source)
+    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start, NEVER), outer)
     return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing + turning, traffic, start)

@@ -155,10 +155,13 @@ class GemmKernel:
 
     def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        shape = shape_of(m, n, k, **operands)
-        packed = int(self._select(*_select_arguments(shape), threads or get_num_threads()))
-        grid = Grid((packed >> 20) & 0xFFFFF, packed >> 40)
-        return self._priced(shape, packed & 0xFFFFF, grid, threads or get_num_threads())
+        shape, count = shape_of(m, n, k, **operands), threads or get_num_threads()
+        return self._priced(shape, *self.native_choice(shape, count), count)
+
+    def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
+        """What the native selector picks: the index of a strategy, and the grid."""
+        choice = int(self._select(*_select_arguments(shape), threads))
+        return choice & 0xFFFFF, Grid((choice >> 20) & 0xFFFFF, choice >> 40)
 
     def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
         """Every plan the selector chooses from for this shape."""

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from vortex.candidates import DOT_ROWS
 from vortex.cost import Rates
 from vortex.hardware import HardwareSpec
 from vortex.selector import Array, SlopeTable
@@ -186,7 +187,7 @@ CALL_OVERHEAD_S = 1e-7
 def rates(spec: HardwareSpec, profile: Profile) -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
-    budget = spec.level("L1").max_utilization
+    budget, isa = spec.level("L1").max_utilization, spec.instruction("float32")
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
@@ -197,7 +198,11 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         tile_vector=float(each),
         copy=profile.copy_s,
         transpose=profile.transpose_s,
-        lanes=float(spec.instruction("float32").lanes),
+        lanes=float(isa.lanes),
+        registers=float(isa.registers),
+        multiply_add=1 / (isa.issue_per_cycle * spec.clock_hz),
+        latency_issues=float(isa.issue_per_cycle * isa.latency_cycles),
+        dot_rows=float(DOT_ROWS),
         l1_bytes=l1.capacity_bytes * budget,
         l2_bytes=l2.capacity_bytes * budget,
         l3_bytes=outer.capacity_bytes * OUTER_SHARE * max(1, spec.cores // outer.shared_by),

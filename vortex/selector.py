@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vortex.candidates import WHOLE, Strategy
-from vortex.cost import Cost, Problem, Rates, Strategies, predict
+from vortex.cost import NEVER, Cost, Problem, Rates, Strategies, predict
 
 Array = npt.NDArray[np.float32]
 F32 = np.float32
@@ -116,7 +116,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
     whole = [float(min(t.n, WHOLE)) for t in l1]
     return Strategies(
         rows=column([t.m for t in l0]),
-        vectors=column([t.n // lanes for t in l0]),
+        vectors=column([max(t.n // lanes, 1) for t in l0]),
         width=column([t.n for t in l0]),
         per_row=column([1.0 / t.m for t in l0]),
         per_width=column([1.0 / t.n for t in l0]),
@@ -129,9 +129,10 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
         pack_a=column([g.pack_a for g in stage]),
         pack_b=column([g.pack_b for g in stage]),
         swap=column([g.swap for g in stage]),
-        plain=column([1.0 for _ in stage]),
+        dot=column([g.dot for g in stage]),
+        plain=column([float(not g.dot) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
-        prepacked=column([float(not g.swap and not g.pack_b and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
+        prepacked=column([float(not (g.dot or g.swap or g.pack_b) and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
     )
 
 
@@ -192,10 +193,16 @@ class Selector:
         return predict(ops, self.float32_rates, self.columns, problem(shape, grid, threads, self.rates))
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
-        """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
+        """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie.
+
+        One thread decides the family, so that a result has the same bits on any number of threads.
+        """
         best: LaunchPlan | None = None
+        family = self.columns.dot
         for grid in grids(threads):
             total = np.asarray(self.costs(shape, grid, threads).total)
+            if best is not None:
+                total = np.where(family == family[best.index], total, F32(NEVER))
             index = int(np.argmin(total))
             if best is None or total[index] < best.seconds:
                 best = LaunchPlan(index, self.strategies[index], grid, float(total[index]))

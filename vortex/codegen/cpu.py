@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
-from vortex.candidates import Strategy
+from vortex.candidates import Strategy, dot_tiles
+from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_nest import (
     COPY_SYMBOL,
@@ -56,13 +57,28 @@ def _emit_stages(stages: Sequence[LoadStage], lanes: int, llvm_cpu: str, path: P
     compile_object([nest(stage, lanes) for stage in stages], cpu_target(llvm_cpu), path)
 
 
+def _emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([dot_kernel(rows, columns, lanes) for rows, columns in shapes], cpu_target(llvm_cpu), path)
+
+
+def dot_shapes(registers: int) -> list[tuple[int, int]]:
+    """Every (rows, columns) that the dot family can call."""
+    return [(rows, columns) for columns, tallest in dot_tiles(registers).items() for rows in range(1, tallest + 1)]
+
+
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     functions = [dispatch(tiles, layout) for layout in LAYOUTS]
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
 
 
 def emit_objects(
-    shapes: Iterable[tuple[int, int]], lanes: int, llvm_cpu: str, folder: Path, workers: int, progress: Progress
+    shapes: Iterable[tuple[int, int]],
+    dots: Sequence[tuple[int, int]],
+    lanes: int,
+    llvm_cpu: str,
+    folder: Path,
+    workers: int,
+    progress: Progress,
 ) -> list[Path]:
     """Objects of the (rows, vectors) micro-kernels for both layouts of A, the L1 nests, their load stages, and the dispatch.
 
@@ -73,6 +89,7 @@ def emit_objects(
     half = len(STAGES) // 2
     tasks: list[tuple[Callable[..., None], Sequence[object]]] = [
         (_emit_rest, tiles),
+        (_emit_dots, dots),
         (_emit_stages, STAGES[:half]),
         (_emit_stages, STAGES[half:]),
         *((_emit_kernels, batch) for batch in batches),
@@ -107,12 +124,28 @@ def measuring_table(lanes: int) -> str:
     )
 
 
+def dot_table(registers: int) -> list[str]:
+    """C source of the dot family's micro-kernels by columns and rows."""
+    tallest = dot_tiles(registers)
+    width = 16
+    entries = [
+        "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
+        for c in range(width)
+    ]
+    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
+    return [
+        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dot_shapes(registers)),
+        f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
+        f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
+    ]
+
+
 def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, least_parallel: float) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes = selector.lanes
     columns = padded_columns(strategies, lanes)
     rows = ", ".join(
-        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d, %d}"
+        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d, %d, %d}"
         % (s.l0.m, s.vectors(lanes), s.l1.m, s.l1.n, s.l1.k, *astuple(s.stage))
         for s in chosen
     )
@@ -131,6 +164,7 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
+            *dot_table(round(selector.rates.registers)),
             f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
             "",
         ]
@@ -154,6 +188,6 @@ def emit_library(
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
     compile_object([costs(selector.rates, selector.table, padded, selector.lanes)], cpu_target(llvm_cpu), costs_object)
     table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
-    sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "select.c", "door.c")]
+    sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "dot.c", "select.c", "door.c")]
     link(library, [*kernels, costs_object], [table, *sources], includes=[Path(tvm_ffi.libinfo.find_include_path())])
     return library

@@ -77,6 +77,7 @@ static vx_call turned_over(const vx_call *call) {
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
+  if (s->dot) return vx_execute_dot(call, plan->grid_m * plan->grid_n);
   job work = {.call = s->swap ? turned_over(call) : *call, .strategy = s, .grid_m = plan->grid_m};
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = (work.call.n + width - 1) / width;

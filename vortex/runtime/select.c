@@ -38,7 +38,8 @@ vx_plan vx_select(const vx_call *call, int64_t threads) {
                  (float)call->transpose_a, plain, transposed,
                  (float)call->packed, spacing_a, spacing_b, spacing_b_l2, (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
     for (int64_t s = 0; s < vx_strategy_count; s++)
-      if (totals[s] < least) {
+      /* One thread decides the family, so that a result has the same bits on any number of threads. */
+      if (totals[s] < least && (tasks == 1 || vx_strategies[s].dot == vx_strategies[best.strategy].dot)) {
         least = totals[s];
         best = (vx_plan){s, grid_m, grid_n};
       }

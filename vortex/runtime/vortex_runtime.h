@@ -11,6 +11,7 @@ typedef struct {
   int64_t tile_m, tile_n, tile_k;
   int64_t rows_first, pack_a, pack_b;
   int64_t swap; /* computes C^T = B^T A^T and stores it transposed */
+  int64_t dot;  /* vectors run along k; nothing above applies */
 } vx_strategy;
 
 /* What the selector writes: the strategy and how L2 cuts the output into `grid_m` x `grid_n` tasks. */
@@ -36,6 +37,13 @@ extern const vx_strategy vx_strategies[];
 extern const int64_t vx_strategy_count;
 extern const vx_nest vx_nests[2][2][2][3];
 extern const int64_t vx_lanes;
+
+/* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
+#define VX_DOT_MOST 16
+typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
+                          int64_t row_stride, int64_t column_stride, int32_t accumulate);
+extern const vx_dot vx_dots[VX_DOT_MOST][9];
+extern const int64_t vx_dot_rows[VX_DOT_MOST];
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
@@ -65,6 +73,10 @@ int64_t vx_get_threads(void);
 
 /* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. */
 void *vx_scratch(size_t bytes);
+
+/* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute. */
+int64_t vx_dot_columns(const vx_call *call);
+int vx_execute_dot(const vx_call *call, int64_t tasks);
 
 /* execute.c: 0, or 1 when memory is out. */
 int vx_execute(const vx_call *call, const vx_plan *plan);

@@ -1,0 +1,113 @@
+"""The native selector against its Python mirror, and what both promise."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from vortex.cost import NEVER, Problem, predict
+from vortex.errors import VortexError
+from vortex.launcher import GemmKernel
+from vortex.selector import Grid, NumpyArithmetic, OperandB, Selector, Shape, grids, problem
+
+SHAPES = 100_000
+
+
+def random_shapes(count: int, seed: int) -> list[tuple[Shape, int]]:
+    rng = np.random.default_rng(seed)
+    extents = np.exp(rng.uniform(0, 9.5, (count, 3))).astype(int)
+    kinds = rng.integers(0, 3, count)
+    col, padding, threads = rng.integers(0, 2, count), rng.integers(0, 64, (count, 2)), rng.choice([1, 2, 3, 8], count)
+    shapes = []
+    for (m, n, k), kind, is_col, (pad_a, pad_b), count_ in zip(extents, kinds, col, padding, threads, strict=True):
+        b = list(OperandB)[kind]
+        lda = int(m if is_col else k) + int(pad_a)
+        ldb = int(k if b is OperandB.TRANSPOSED else n) + int(pad_b)
+        shapes.append((Shape(int(m), int(n), int(k), b, lda, bool(is_col), ldb), int(count_)))
+    return shapes
+
+
+def native(gemm: GemmKernel, shape: Shape, threads: int) -> tuple[int, Grid]:
+    plan = gemm.plan(
+        shape.m, shape.n, shape.k, threads=threads, transpose_a=shape.a_is_col, lda=shape.lda, ldb=shape.ldb,
+        transpose_b=shape.b is OperandB.TRANSPOSED, packed=shape.b is OperandB.PACKED,
+    )  # fmt: skip
+    return plan.index, plan.grid
+
+
+def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[tuple[int, Grid]]:
+    """`Selector.select` of many shapes at once: the same expressions, shapes down and strategies across."""
+    chosen: list[tuple[int, Grid]] = [(0, Grid(1, 1))] * len(shapes)
+    ops, family = NumpyArithmetic(selector.table), selector.columns.dot
+    for threads in sorted({count for _, count in shapes}):
+        places = [place for place, (_, count) in enumerate(shapes) if count == threads]
+        least, best = np.full(len(places), np.inf, np.float32), np.zeros(len(places), int)
+        for grid in grids(threads):
+            rows = [astuple(problem(shapes[place][0], grid, threads, selector.rates)) for place in places]
+            columns = Problem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
+            total = np.asarray(predict(ops, selector.float32_rates, selector.columns, columns).total)
+            if grid != Grid(1, 1):
+                total = np.where(family[None] == family[best][:, None], total, np.float32(NEVER))
+            index = total.argmin(axis=1)
+            value = total[np.arange(len(places)), index]
+            for row in np.flatnonzero(value < least):
+                chosen[places[row]] = (int(index[row]), grid)
+            best, least = np.where(value < least, index, best), np.minimum(value, least)
+    return chosen
+
+
+def test_many_at_once_is_one_by_one(gemm: GemmKernel) -> None:
+    shapes, selector = random_shapes(300, 3), gemm.manifest.selector()
+    plans = [selector.select(shape, threads) for shape, threads in shapes]
+    assert mirror(selector, shapes) == [(plan.index, plan.grid) for plan in plans]
+
+
+def test_the_mirror_picks_the_same_plan(gemm: GemmKernel) -> None:
+    shapes = random_shapes(SHAPES, 1)
+    selector = gemm.manifest.selector()
+    expected = mirror(selector, shapes)
+    different = [s for s, plan in zip(shapes, expected, strict=True) if gemm.native_choice(*s) != plan]
+    assert not different, f"{len(different)} of {SHAPES} differ, the first {different[:3]}"
+
+
+def test_plan_reports_the_native_choice(gemm: GemmKernel) -> None:
+    for shape, threads in random_shapes(200, 2):
+        assert native(gemm, shape, threads) == gemm.native_choice(shape, threads)
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 3), (4, 6), (6, 7)])
+def test_grids(threads: int, expected: int) -> None:
+    found = grids(threads)
+    assert len(set(found)) == len(found) == expected
+    assert found[0] == Grid(1, 1) and all(grid.m * grid.n <= threads for grid in found)
+
+
+def test_selection_is_quick_in_native_code(gemm: GemmKernel) -> None:
+    """A ceiling that holds on slow machines; docs/performance.md has the measured figure."""
+    assert gemm.time_selection(333, 444, 555, 10_000) < 20e-6
+
+
+def test_predictions_take_arrays(gemm: GemmKernel) -> None:
+    m = np.array([[1, 10], [100, 1000]])
+    seconds = gemm.predict(m, 64, 64)
+    assert seconds.shape == (2, 2) and (np.diff(seconds.ravel()) > 0).all()
+    assert seconds[1, 0] == gemm.predict(100, 64, 64)
+
+
+def test_explanation(gemm: GemmKernel) -> None:
+    explanation = gemm.explain(105, 1024, 12544)
+    text = str(explanation)
+    assert str(explanation.plan.strategy) in text and "runners-up" in text and "FilterByISA" in text
+    assert explanation.terms["compute"] > 0 and explanation.rivals
+    assert all(rival.seconds >= explanation.plan.seconds for rival, _ in explanation.rivals)
+
+
+def test_a_foreign_plan_is_refused(gemm: GemmKernel) -> None:
+    a = np.ones((64, 64), np.float32)
+    for plan in gemm.plans(64, 64, 64, threads=1):
+        served = {p.index for p in gemm.plans(64, 64, 64, threads=1, transpose_b=True)}
+        if plan.index not in served:
+            with pytest.raises(VortexError, match="plan"):
+                gemm.run(plan, a, a, np.empty_like(a), transpose_b=True)

@@ -1,0 +1,118 @@
+"""L0 of the dot family on CPUs: vectors run along k, so that both operands are read as they lie when k is contiguous in both.
+
+It serves products with few columns (or few rows against a transposed B), where an outer product would fill a vector with one or two
+numbers. Partial sums of `lanes` residue classes of k are added pairwise at the end: another order than the outer product's single chain.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import vector_intrinsics
+
+
+def dot_symbol(rows: int, columns: int) -> str:
+    return f"vortex_dot_{rows}x{columns}"
+
+
+def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
+    """`symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`: C[i, j] (+)= sum over k of X[i, k] Y[j, k]."""
+    count = rows * columns
+    rounds = lanes.bit_length() - 1
+    folds = [[(lane + (lanes >> (r + 1))) % lanes for lane in range(lanes)] for r in range(rounds)]
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        x: T.handle,
+        y: T.handle,
+        c: T.handle,
+        depth: T.int64,
+        ldx: T.int64,
+        ldy: T.int64,
+        row_stride: T.int64,
+        column_stride: T.int64,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": dot_symbol(rows, columns), "tirx.noalias": True})
+        X = T.match_buffer(x, (rows, depth), "float32", align=4, strides=[ldx, T.int64(1)])
+        Y = T.match_buffer(y, (columns, depth), "float32", align=4, strides=[ldy, T.int64(1)])
+        C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[row_stride, column_stride])
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
+            acc = T.sblock_alloc_buffer((count, lanes), "float32", scope="local")
+            left = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            right = T.sblock_alloc_buffer((columns, lanes), "float32", scope="local")
+            for i in range(count):
+                for l in range(lanes):
+                    with T.sblock("zero"):
+                        vi, vl = T.axis.remap("SS", [i, l])
+                        acc[vi, vl] = T.float32(0)
+            for k in T.serial(T.truncdiv(depth + lanes - 1, lanes)):
+                for l in T.vectorized(lanes):
+                    with T.sblock("mask"):
+                        vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
+                        vl = T.axis.spatial(lanes, l)
+                        mask[vl] = T.Select(T.Cast("int64", vl) < depth - vk * lanes, T.int32(1), T.int32(0))
+                for j in range(columns):
+                    for l in range(lanes):
+                        with T.sblock("fetch_y"):
+                            vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
+                            vj, vl = T.axis.remap("SS", [j, l])
+                            right[vj, vl] = T.if_then_else(mask[vl] != 0, Y[vj, vk * lanes + vl], T.float32(0))
+                for i in range(rows):
+                    for l in range(lanes):
+                        with T.sblock("fetch_x"):
+                            vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
+                            vi, vl = T.axis.remap("SS", [i, l])
+                            left[vl] = T.if_then_else(mask[vl] != 0, X[vi, vk * lanes + vl], T.float32(0))
+                    for j in range(columns):
+                        with T.sblock("compute"):
+                            vi, vj = T.axis.remap("SS", [i, j])
+                            T.reads(acc[vi * columns + vj, 0:lanes], left[0:lanes], right[vj, 0:lanes])
+                            T.writes(acc[vi * columns + vj, 0:lanes])
+                            acc[vi * columns + vj, T.ramp(0, 1, lanes)] = T.fma(
+                                left[T.ramp(0, 1, lanes)],
+                                right[vj, T.ramp(0, 1, lanes)],
+                                acc[vi * columns + vj, T.ramp(0, 1, lanes)],
+                            )
+            for i in T.unroll(rows):
+                for j in T.unroll(columns):
+                    for r in T.unroll(rounds):
+                        with T.sblock("fold"):
+                            vi, vj = T.axis.remap("SS", [i, j])
+                            vr = T.axis.opaque(rounds, r)
+                            T.reads(acc[vi * columns + vj, 0:lanes])
+                            T.writes(acc[vi * columns + vj, 0:lanes])
+                            if vr == 0:
+                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
+                                    vi * columns + vj, T.ramp(0, 1, lanes)
+                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[0])
+                            if vr == 1:
+                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
+                                    vi * columns + vj, T.ramp(0, 1, lanes)
+                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[1])
+                            if vr == 2:
+                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
+                                    vi * columns + vj, T.ramp(0, 1, lanes)
+                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[2])
+                            if vr == 3:
+                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
+                                    vi * columns + vj, T.ramp(0, 1, lanes)
+                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[-1])
+                    with T.sblock("store"):
+                        vi, vj = T.axis.remap("SS", [i, j])
+                        if accumulate != 0:
+                            C[vi, vj] = C[vi, vj] + acc[vi * columns + vj, 0]
+                        else:
+                            C[vi, vj] = acc[vi * columns + vj, 0]
+
+    schedule = s_tir.Schedule(kernel)
+    names = vector_intrinsics(lanes)
+    for block, intrinsic in (("zero", names.zero), ("fetch_y", names.load), ("fetch_x", names.load)):
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        schedule.tensorize(loops[-1], intrinsic)
+        for loop in loops[:-1] if block == "zero" else loops[1:-1]:
+            schedule.unroll(loop)
+    schedule.unroll(schedule.get_loops(schedule.get_sblock("compute"))[-1])
+    return schedule.mod["main"]
