@@ -20,6 +20,7 @@ from vortex.selector import Grid, LaunchPlan, OperandB, Shape
 from vortex.threads import Listener, get_num_threads
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
+_ARRAY = np.ndarray
 OPERANDS = ("a", "b", "out")
 REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
     (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
@@ -121,27 +122,41 @@ class GemmKernel:
             if accumulate:
                 raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
             out = self._allocate(a, b, transpose_a, transpose_b)
-        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE
-        self._admit(a, b, out)
-        if type(b) is PackedOperand:
-            if b.identity != self._identity:
-                raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
-            if transpose_b:
-                raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
-            arguments: tuple[Any, ...] = (self._gemm_packed, a, b.data, out, flags, b.n, b.k)
-        else:
-            arguments = (self._gemm, a, b, out, flags)
+        flags = TRANSPOSE_A if transpose_a else 0
+        if transpose_b:
+            flags |= TRANSPOSE_B
+        if accumulate:
+            flags |= ACCUMULATE
+        if type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY:
+            if type(b) is PackedOperand:
+                return self._with_packed(a, b, out, flags)
+            if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0) or getattr(out, "requires_grad", 0):
+                _refuse_gradients(a, b, out)
         try:
-            status = arguments[0](*arguments[1:])
-        except (BufferError, TypeError):
-            status = _retry(*arguments)
+            status = self._gemm(a, b, out, flags)
+        except (BufferError, TypeError, ValueError, RuntimeError):
+            status = _retry(self._gemm, a, b, out, flags)
+        if status:
+            raise self._refusal(status, a, b, out)
+        return out
+
+    def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
+        if b.identity != self._identity:
+            raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
+        _refuse_gradients(a, out, names=("a", "out"))
+        if flags & TRANSPOSE_B:
+            raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
+        try:
+            status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
+        except (BufferError, TypeError, ValueError, RuntimeError):
+            status = _retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
         if status:
             raise self._refusal(status, a, b, out)
         return out
 
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
-        self._admit(b, b, b, writes=False)
+        _refuse_gradients(b, names=("b",))
         if len(b.shape) != 2:
             raise ShapeError(f"b has shape {tuple(b.shape)}; expected a matrix [k, n]; reshape or index the operand")
         rows, columns = b.shape
@@ -171,7 +186,7 @@ class GemmKernel:
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
-        self._admit(a, b, out)
+        _refuse_gradients(a, b, out)
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
@@ -220,31 +235,22 @@ class GemmKernel:
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""
-        if type(b) is PackedOperand:
-            n = b.n
-        else:
-            n = _extents(b, "b")[0 if transpose_b else 1]
-        m = _extents(a, "a")[1 if transpose_a else 0]
-        if type(a) is np.ndarray:
+        try:
+            m = a.shape[1 if transpose_a else 0]
+            n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
+        except (AttributeError, IndexError, TypeError):
+            _extents(a, "a")
+            _extents(b, "b")
+            raise
+        if type(a) is _ARRAY:
             return np.empty((m, n), np.float32)
         if hasattr(a, "new_empty"):
-            return a.new_empty((m, n))
+            return a.new_empty(m, n)
         if hasattr(a, "__array_namespace__"):
             return a.__array_namespace__().empty((m, n), dtype=a.dtype)
         if hasattr(a, "__dlpack__"):
             return np.empty((m, n), np.float32)
         raise OperandError(f"a is a {type(a).__name__}; expected a tensor; {REASONS[0][2]}")
-
-    def _admit(self, a: Any, b: Any, out: Any, writes: bool = True) -> None:
-        """What only Python can see: gradients and read-only arrays. The native door checks the rest."""
-        if type(a) is not np.ndarray or type(b) is not np.ndarray or type(out) is not np.ndarray:
-            for name, operand in zip(OPERANDS, (a, b, out), strict=True):
-                if getattr(operand, "requires_grad", False):
-                    raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
-                if getattr(operand, "is_sparse", False) or getattr(operand, "layout", None) is not None and "strided" not in str(operand.layout):
-                    raise OperandError(f"{name} is sparse; expected a dense tensor; pass {name}.to_dense()")
-        if writes and type(out) is np.ndarray and not out.flags.writeable:
-            raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
 
     def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
         kind, problem, remedy = REASONS[(status & 0xFF) - 1]
@@ -275,13 +281,25 @@ def _exportable(operand: Any) -> Any:
     return operand
 
 
-def _retry(function: Any, *arguments: Any) -> Any:
-    """Call again with read-only inputs unlocked; what still cannot be exported has no dtype that DLPack knows."""
+def _refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
+    """The one thing the native door cannot see."""
+    for name, operand in zip(names, operands, strict=True):
+        if getattr(operand, "requires_grad", False):
+            raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
+
+
+def _retry(function: Any, a: Any, b: Any, out: Any, *numbers: int) -> Any:
+    """DLPack cannot carry read-only arrays: unlock the inputs, which are only read, and refuse such an output.
+
+    What then still cannot be exported is no dense tensor of a dtype that DLPack knows.
+    """
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
     try:
-        return function(*(_exportable(argument) for argument in arguments))
-    except (BufferError, TypeError) as error:
-        given = ", ".join(_described(argument) for argument in arguments[:3])
-        raise DtypeError(f"an operand cannot be read ({error}); given {given}; expected float32; cast the operand") from error
+        return function(_exportable(a), _exportable(b), out, *numbers)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        given = ", ".join(f"{name} {_described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
+        raise DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense float32 on the CPU") from error
 
 
 def shape_of(
