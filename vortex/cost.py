@@ -6,7 +6,7 @@ TVM expressions when the native selector is compiled. Both see the same operatio
 One task of L2 computes `rows` x `columns` of C over the whole depth k. Its register tiles form a grid of `tiles` x `panels`; cost(L0) of one
 is linear in k and measured, all above is computed here:
 
-    T = max(traffic, compute + sum of what the pipeline of Eq. 2 leaves exposed) + T_load(CacheBuffer)
+    T = compute + what the pipeline of Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
     cost(L2) = F_parallel * T + thread start                                                    (Eq. 3, Eq. 4)
 """
 
@@ -315,7 +315,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     traffic = (bytes_a * blocks + bytes_b + 2.0 * bytes_c) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
-    task = ops.most(traffic, compute + exposed_a + exposed_b + reload + conflicts + partials) + packing + turning
+    busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
+    task = busy + exposed(ops, traffic, busy) + packing + turning
     tasks = p.grid_m * p.grid_n
     waves = ops.ceil(tasks / p.active - EPSILON)
     start = rates.call + ops.where(tasks > 1.5, rates.thread_start, 0.0)

@@ -186,7 +186,8 @@ def emit_library(
     strategies = columns_of(selector.strategies, selector.lanes, selector.panel)
     padded = padded_columns(strategies, selector.lanes).shape[1]
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
-    compile_object([costs(selector.rates, selector.table, padded, selector.lanes)], cpu_target(llvm_cpu), costs_object)
+    function = costs(selector.rates, selector.table, padded, selector.lanes)
+    compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
     table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
     sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "dot.c", "select.c", "door.c")]
     link(library, [*kernels, costs_object], [table, *sources], includes=[Path(tvm_ffi.libinfo.find_include_path())])

@@ -31,8 +31,10 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
 
 
-def lower(functions: list[tirx.PrimFunc], target: Target) -> tvm.IRModule:
+def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True) -> tvm.IRModule:
+    """Lower to LLVM's door; `share` factors common subexpressions out, which takes minutes on an expression as long as the cost."""
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
+    sharing = [tirx.transform.CommonSubexprElim()] if share else []
     module = Sequential(
         [
             tirx.transform.BindTarget(target.with_host(target)),
@@ -49,13 +51,13 @@ def lower(functions: list[tirx.PrimFunc], target: Target) -> tvm.IRModule:
             tirx.transform.UnrollLoop(),
             tirx.transform.StmtSimplify(),
             tirx.transform.RemoveNoOp(),
-            tirx.transform.CommonSubexprElim(),
+            *sharing,
         ]
     )(module)
     module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
     return tirx.transform.LowerIntrin()(module)
 
 
-def compile_object(functions: list[tirx.PrimFunc], target: Target, path: Path) -> None:
-    built = tvm.get_global_func("target.build.llvm")(lower(functions, target), target)
+def compile_object(functions: list[tirx.PrimFunc], target: Target, path: Path, share: bool = True) -> None:
+    built = tvm.get_global_func("target.build.llvm")(lower(functions, target, share), target)
     built.write_to_file(str(path))

@@ -69,12 +69,21 @@ def fenced(product: Any) -> Term:
     return Term(tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", product))
 
 
-class TirArithmetic:
-    """Builds statements: every named intermediate is bound once."""
+INTERMEDIATES = 96
 
-    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int) -> None:
+
+class TirArithmetic:
+    """Builds statements: every named intermediate is computed once.
+
+    It is kept in a slot of a local buffer, one element per lane, which LLVM turns back into a register. A bound variable would do the same, but
+    TVM's analysis follows variables to their values: minutes on an expression as long as the cost.
+    """
+
+    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int) -> None:
         self.statements: list[tirx.Stmt] = []
         self.slopes, self.vectors_limit, self.rows_limit = slopes, rows - 1, columns - 1
+        self.lane, self.lanes, self.used = lane, lanes, 0
+        self.kept = tirx.decl_buffer((INTERMEDIATES * lanes,), "float32", name="kept", scope="local")
 
     def least(self, x: Any, y: Any) -> Term:
         return Term(tirx.min(constant(x), constant(y)))
@@ -97,10 +106,11 @@ class TirArithmetic:
         return self.name("slope", Term(self.slopes[v * (self.rows_limit + 1) + r]))
 
     def name(self, label: str, x: Any) -> Term:
-        variable = tirx.Var(label, "float32")
-        # Fenced, because TVM's integer analysis stumbles over some float expressions that it is shown.
-        self.statements.append(tirx.Bind(variable, fenced(constant(x)).expression))
-        return Term(variable)
+        slot = self.used * self.lanes + self.lane
+        self.used += 1
+        assert self.used <= INTERMEDIATES, "the cost names more intermediates than there are slots"
+        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
+        return Term(self.kept[slot])
 
 
 def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimFunc:
@@ -116,7 +126,7 @@ def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimF
     outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
     index = outer * lanes + inner
 
-    arithmetic = TirArithmetic(buffers[1], columns, rows)
+    arithmetic = TirArithmetic(buffers[1], columns, rows, inner, lanes)
     strategies = Strategies(
         **{name: arithmetic.name(name, Term(buffers[0][place * count + index])) for place, name in enumerate(FIELDS)}
     )
@@ -128,7 +138,8 @@ def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimF
         outer, 0, count // lanes, tirx.ForKind.SERIAL, tirx.For(inner, 0, lanes, tirx.ForKind.VECTORIZED, body)
     )
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
-    function = tirx.PrimFunc([*data, *arguments], tirx.SeqStmt([*declared, loop]))
+    room = tirx.AllocBuffer(arithmetic.kept)
+    function = tirx.PrimFunc([*data, *arguments], tirx.SeqStmt([*declared, room, loop]))
     return function.with_attr("global_symbol", COSTS_SYMBOL).with_attr("tirx.noalias", True)
 
 
