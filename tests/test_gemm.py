@@ -52,7 +52,9 @@ def test_transposes_and_primes(gemm: GemmKernel, transpose_a: bool, transpose_b:
         assert np.array_equal(c, a @ b), (m, n, k)
 
 
-@pytest.mark.parametrize("shape", [(1, 1000, 700), (700, 1, 1000), (1000, 700, 1), (1, 1, 4000), (3000, 1, 1), (1, 3000, 1)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1000, 700), (700, 1, 1000), (1000, 700, 1), (1, 1, 4000), (3000, 1, 1), (1, 3000, 1)]
+)
 def test_vectors(gemm: GemmKernel, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = integers(m, k), integers(k, n)
@@ -63,7 +65,7 @@ def test_vectors(gemm: GemmKernel, shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("kind", list(OperandB))
 @pytest.mark.parametrize("transpose_a", [False, True])
 def test_every_strategy_gives_the_same_bits(gemm: GemmKernel, kind: OperandB, transpose_a: bool) -> None:
-    """Within a family: an outer-product element is one chain of multiply-adds in the order of k, whatever tile, blocking or grid."""
+    """Within a family: an element of the outer-product family is one chain of multiply-adds in the order of k."""
     rng = np.random.default_rng(11)
     packed, transposed = kind is OperandB.PACKED, kind is OperandB.TRANSPOSED
     for _ in range(6):

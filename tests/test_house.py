@@ -39,6 +39,7 @@ MODULES = (
     # strategies in, machine code out
     "codegen.toolchain",
     "codegen.cpu_kernels",
+    "codegen.cpu_dot",
     "codegen.cpu_nest",
     "codegen.lower",
     "codegen.link",

@@ -114,8 +114,10 @@ def test_a_made_up_device_and_operator_go_through(operator):
     assert found.strategies
     assert all(tile.n % 4 == 0 and registers_needed(tile.m, tile.n // 4) <= 16 for tile in found.register_tiles)
     for strategy in found.strategies:
+        if strategy.stage.dot:
+            continue
         assert strategy.l0.m * strategy.l0.n // 4 >= 6  # issue x latency
-        assert buffer_bytes(strategy.l1, strategy.stage, operator.item_bytes) <= 98_304
+        assert buffer_bytes(strategy.l1, strategy.stage, operator.item_bytes, strategy.l0.m) <= 98_304
         assert strategy.l1.m == WHOLE or strategy.l1.m % strategy.l0.m == 0
 
 

@@ -178,15 +178,13 @@ WITNESSES = {
 """Figures that confirm others, and what; a change that the others follow shows in no price of this test."""
 
 NUMBERS = [path for path in figures() if path not in WORDS and path not in FLAGS]
-NOT_YET = pytest.mark.xfail(strict=True, reason="the sieve and the cost do not yet divide a cache among its cores")
-READ = [pytest.param(path, marks=NOT_YET if path == ("l2", "shared_by") else ()) for path in NUMBERS]
 
 
 def told(path: Path) -> str:
     return ".".join(path).removeprefix(".")
 
 
-@pytest.mark.parametrize("path", READ, ids=map(told, NUMBERS))
+@pytest.mark.parametrize("path", NUMBERS, ids=map(told, NUMBERS))
 def test_a_figure_changed_alone_is_noticed(path):
     outcomes = {str(value): outcome(lambda v=value: changed_alone(path, v)) for value in others(path)}
     effects = set(outcomes.values()) - {"refused", ""}
@@ -194,7 +192,7 @@ def test_a_figure_changed_alone_is_noticed(path):
     assert effects or "" not in outcomes.values(), f"{told(path)} changes nothing: {outcomes}"
 
 
-@pytest.mark.parametrize("path", READ, ids=map(told, NUMBERS))
+@pytest.mark.parametrize("path", NUMBERS, ids=map(told, NUMBERS))
 def test_a_figure_has_a_reader_or_is_a_known_witness(path):
     """With the second figures following, so that agreement alone does not excuse a figure."""
     outcomes = {str(value): outcome(lambda v=value: what_if(SPEC, {told(path): v})) for value in others(path)}

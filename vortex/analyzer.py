@@ -1,8 +1,9 @@
 """Which strategies are kept (paper section 5.2, Eq. 1), with no shape given.
 
-The cost model is evaluated over the domain of all shapes, sampled where it can bend: a logarithmic lattice of m, n and k. First, under every
-L0 tile, only L1 tiles that are the best somewhere survive. Then strategies are added one by one, each time the one that lowers the mean
-predicted loss against the best of all candidates the most, until nobody in the domain would miss much.
+The cost model is evaluated over the domain of all shapes, sampled where it can bend: a logarithmic lattice of m, n and
+k. First, under every L0 tile, only L1 tiles that are the best somewhere survive. Then strategies are added one by one,
+each time the one that lowers the mean predicted loss against the best of all candidates the most, until nobody in the
+domain would miss much.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, 
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
+WIDEST_PANEL = 6
+"""Vectors of a panel row: a narrower tile reads part of each row, and the parts must stay near each other."""
 MEAN_GAIN = 2e-4
-"""A strategy must lower the mean loss over the domain by this share of the run time to be worth its place in the selector."""
+"""A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
 
 
 def domain(extents: Sequence[int], kinds: Sequence[OperandB]) -> list[Shape]:
@@ -70,10 +73,10 @@ def cover(loss: Array, most: int) -> list[int]:
 
 
 def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy]) -> int:
-    """The declared width of a packed operand: the main-tile width, or a multiple, whose divisors serve the domain best."""
+    """The declared width of a packed operand: the main-tile width whose divisors serve the domain best."""
     shapes = domain(COARSE, [OperandB.PACKED])
     unpacked = [s for s in strategies if not s.stage.pack_b]
-    widths = sorted({s.l0.n for s in unpacked})
+    widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel)

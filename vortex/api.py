@@ -30,8 +30,9 @@ def compile(
 ) -> GemmKernel:
     """Build, or take from the cache on disk, the library of `op` for `hw`, and return it as a callable.
 
-    `op` is an operator or its name; `hw` is a shipped spec's name, `"native"`, the path of a spec file, or a spec. `progress` is told what is
-    being done and which share is finished, 0 to 1. Needs the `compile` extra and a C compiler; about ten seconds without a cached library.
+    `op` is an operator or its name; `hw` is a shipped spec's name, `"native"`, the path of a spec file, or a spec.
+    `progress` is told what is being done and which share is finished, 0 to 1. Needs the `compile` extra and a C
+    compiler; without a cached library it takes seconds to tens of seconds.
     Raises UnknownNameError, SpecError, ToolchainError, CodegenError.
     """
     try:
@@ -90,7 +91,11 @@ def is_here(spec: HardwareSpec) -> bool:
         here = native()
     except DeviceError:
         return False
-    return here.llvm_cpu == spec.llvm_cpu and spec.features <= here.features and 0.75 < spec.clock_hz / here.clock_hz < 1.33
+    return (
+        here.llvm_cpu == spec.llvm_cpu
+        and spec.features <= here.features
+        and 0.75 < spec.clock_hz / here.clock_hz < 1.33
+    )
 
 
 def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
@@ -104,7 +109,9 @@ def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
     package = Path(__file__).resolve().parent
     sources = hashlib.sha256()
     shell = {"cli.py", "demo.py", "__main__.py", "cache.py"}
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell):
+    for path in sorted(
+        p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
+    ):
         sources.update(path.read_bytes())
     described = [FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -32,8 +32,9 @@ class Tile:
 class Stage:
     """What L1 does to the operands before it computes, in which order it walks the register tiles, and how it stores.
 
-    With `swap` it computes C^T = B^T A^T in the CacheBuffer and stores it transposed, so that vectors run along m: what a C of few columns
-    needs. Tiles and packing then speak of the turned product: its A is B^T, its B is A^T.
+    With `swap` the product is turned over: C^T = B^T A^T is computed in the CacheBuffer and stored transposed, so that
+    vectors run along m: what a C of few columns needs. Tiles and packing then speak of the turned product: its A is
+    B^T, its B is A^T.
     """
 
     rows_first: bool = False
@@ -41,7 +42,7 @@ class Stage:
     pack_b: bool = False
     swap: bool = False
     dot: bool = False
-    """The dot family: no outer products, vectors run along k. Its sums have another order, so a call never mixes the families."""
+    """The dot family: no outer products, vectors run along k; its sums have another order than those of all others."""
 
     def __str__(self) -> str:
         if self.dot:
@@ -103,9 +104,10 @@ def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
 def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
     """The register tiles a strategy may be built on; all others serve residues.
 
-    A main tile uses enough of the register file, has issue x latency accumulators at least (fewer cannot keep the multiply-add units
-    busy), and for its width is the tallest there is, or the tallest whose rows of A all stay in one set of the innermost cache when
-    the leading dimension is a power of two. A lower tile is never better: rows are balanced, so a tall tile also runs as a low one.
+    A main tile uses enough of the register file, has issue x latency accumulators at least (fewer cannot keep the
+    multiply-add units busy), and for its width is the tallest there is, or the tallest whose rows of A all stay in one
+    set of the innermost cache when the leading dimension is a power of two. A lower tile is never better: rows are
+    balanced, so a tall tile also runs as a low one.
     """
     isa = rkernel.hardware.instruction(rkernel.operator.dtype)
     least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.issue_per_cycle * isa.latency_cycles)
@@ -121,7 +123,7 @@ def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
 
 
 def multiples(step: int, limit: int) -> Iterator[int]:
-    """step, 2 step, 4 step, ... up to `limit`, then the uncut axis: a geometric ladder, since cost is smooth between rungs."""
+    """step, 2 step, 4 step, ... up to `limit`, then the uncut axis: cost is smooth between the rungs."""
     extent = step
     while extent <= limit:
         yield extent
@@ -130,7 +132,7 @@ def multiples(step: int, limit: int) -> Iterator[int]:
 
 
 def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int, least_rows: int) -> int:
-    """Bytes of the CacheBuffer that the load and store stages of L1 fill, with `least_rows` rows of a turned product."""
+    """Bytes of the CacheBuffer that L1 loads and stores fill, with `least_rows` rows of a turned product."""
     a = tile.m * tile.k if stage.pack_a else 0
     b = tile.n * tile.k if stage.pack_b else 0
     c = least_rows * tile.n if stage.swap else 0
@@ -141,7 +143,7 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
     """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory."""
     level, hardware, item = rkernel.levels[1].level, rkernel.hardware, rkernel.operator.item_bytes
     memory = hardware.memory(level.memory)
-    capacity, line = memory.capacity_bytes, memory.line_bytes // item
+    capacity, line = memory.capacity_bytes // memory.shared_by, memory.line_bytes // item
     stages = [Stage(*flags) for flags in product((False, True), repeat=4)]
     initial, linked = 0, []
     for l0 in tiles:
@@ -192,7 +194,7 @@ def dot_tiles(registers: int) -> dict[int, int]:
 
 
 def dot_strategy(rkernel: RKernel) -> Strategy:
-    """The one strategy of the dot family: its columns are the short side of C, its rows follow from them at run time."""
+    """The one strategy of the dot family: its columns are the short side of C, its rows follow at run time."""
     isa = rkernel.hardware.instruction(rkernel.operator.dtype)
     widest = max(dot_tiles(isa.registers))
     return Strategy(Tile(DOT_ROWS, widest, isa.lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
@@ -204,7 +206,7 @@ def sieve(rkernel: RKernel) -> Sieve:
     mains = main_tiles(rkernel, tiles)
     strategies, admitted1 = cache_tiles(rkernel, mains)
     admitted = (*admitted0, Admitted("L0", "FilterByUtilization", len(mains)), *admitted1)
-    return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("L1", "dot family", 1)))
+    return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("dot", "DotTiles", 1)))
 
 
 def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> set[tuple[int, int]]:

@@ -29,7 +29,8 @@ MOST_STRATEGIES = 64
 def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: Progress, measurable: bool) -> Library:
     """Build every micro-kernel `operator` may need on `hardware` inside the working `folder`.
 
-    With `measurable` the device is at hand and L0 is timed on it; otherwise a recorded measurement is replayed or L0 is computed.
+    With `measurable` the device is at hand and L0 is timed on it; otherwise a recorded measurement is replayed, or L0
+    is computed.
     """
     versions = check_versions()
     clock = Stopwatch()

@@ -1,12 +1,12 @@
 """Predicted seconds (paper Eq. 2-4, plus what a CPU adds), written once.
 
-Every function takes `ops`, the arithmetic it is evaluated with: NumPy float32 arrays over strategies offline and in the Python selector,
-TVM expressions when the native selector is compiled. Both see the same operations in the same order, so they choose alike.
+`ops` is the arithmetic: NumPy float32 arrays over strategies offline and in the Python selector, TVM expressions when
+the native selector is compiled. Both see the same operations in the same order, so they choose alike.
 
-One task of L2 computes `rows` x `columns` of C over the whole depth k. Its register tiles form a grid of `tiles` x `panels`; cost(L0) of one
-is linear in k and measured, all above is computed here:
+One task of L2 computes `rows` x `columns` of C over the whole depth k. Its register tiles form a grid of `tiles` x
+`panels`; cost(L0) of one is linear in k and measured, all above is computed here:
 
-    T = compute + what the pipeline of Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
+    T = compute + what Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
     cost(L2) = F_parallel * T + thread start                                                    (Eq. 3, Eq. 4)
 """
 
@@ -29,6 +29,7 @@ class Arithmetic(Protocol):
     def where(self, condition: Value, x: Value, y: Value) -> Value: ...
     def slope(self, vectors: Value, rows: Value) -> Value:
         """Seconds per step of k of the L0 micro-kernel of that many vectors and rows; 0 for an empty one."""
+
     def name(self, label: str, x: Value) -> Value:
         """Give a shared intermediate a name (TVM binds it once; NumPy passes it through)."""
 
@@ -74,18 +75,18 @@ class Rates:
     split: float
     """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
     ahead: float
-    """Bytes that are fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
+    """Bytes fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
     l3_latency: float
     dram_latency: float
     """Seconds from asking for a line to having it."""
     window: float
     """Instructions in flight in one core."""
     reach: float
-    """How many times the rows of a panel and what is fetched past them may overfill L2 before none of it is there for the next."""
+    """How many times a panel's rows, with what is fetched past them, overfill L2 before the next panel finds none."""
     partial: float
-    """How many times its streaming time a partial C costs when it is read back between two steps of k: that is latency, not bandwidth."""
+    """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
     collision: float
-    """How much slower rows of B stream in when they all start in one set of L1: factor 1 + collision / lines of a row."""
+    """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class Strategies:
     """1 where a transposed one is accepted."""
     prepacked: Value
     """1 where a packed operand is accepted."""
+    part: Value
+    """Width of a packed operand's panel over the width of the tile: its other parts come along into the caches."""
 
 
 @dataclass(frozen=True)
@@ -160,22 +163,24 @@ class Cost:
 
 
 EPSILON = 1e-4
-"""Keeps a quotient formed with a rounded reciprocal from crossing the next integer; extents up to 10^4 tiles stay exact."""
+"""Keeps a quotient by a rounded reciprocal from crossing the next integer; extents up to 10^4 tiles stay exact."""
 NEVER = 1e30
 FLOAT = 4.0
 
 
 def micro_kernel(ops: Arithmetic, rates: Rates, height: Value, vectors: Value, depth: Value, steps: Value) -> Value:
-    """cost(L0): start-up per reduction step plus a measured slope, for a tile whose height may lie between two integers."""
+    """cost(L0): start-up per reduction step and a measured slope; the height may lie between two integers."""
     low = ops.name("low", ops.floor(height + EPSILON))
     below = ops.slope(vectors, low)
     above = ops.slope(vectors, low + 1.0)
     slope = below + ops.most(height - low, 0.0) * (above - below)
-    return depth * slope + steps * ops.where(vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0)
+    return depth * slope + steps * ops.where(
+        vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0
+    )
 
 
 def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
-    """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off where the two are near.
+    """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off.
 
     With r = load / compute, r^4 / (1 + r + r^2 + r^3) tends to r - 1 above 1 and is 0.03 at one half, 0.25 at 1.
     """
@@ -193,7 +198,7 @@ def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) 
 
 
 def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
-    """Seconds until a line arrives from where operands of that many bytes live; nothing from L2, which the core hides."""
+    """Seconds until a line arrives from where so many bytes live; nothing from L2, which the core hides."""
     beyond = ops.where(footprint <= rates.l3_bytes, rates.l3_latency, rates.dram_latency)
     return ops.where(footprint <= rates.l2_bytes * active, 0.0, beyond)
 
@@ -207,7 +212,7 @@ def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: 
 
 
 def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tuple[Value, Value]:
-    """Seconds of one task of the dot family, and 1 where it can serve the call: k contiguous in A, and one short side."""
+    """Seconds of one task of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
     turned = p.transposed > 0.5
     columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
     long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
@@ -271,10 +276,11 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     crowding = rates.collision * (spacing_b / rates.l1_span) * rates.line_bytes
     crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     scattered = ops.name("scattered", source * crowded)
-    swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
-    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
+    halves = prepacked * (s.part - 1.0)
+    swell_l1 = 1.0 + halves + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
+    swell_l2 = 1.0 + halves + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
-    far = 1.0 + (1.0 - transposed) * crowding / (FLOAT * ops.least(columns, s.tile_n))
+    far = 1.0 + (1.0 - transposed) * (crowding + 2.0 * rates.ahead) / (FLOAT * ops.least(columns, s.tile_n))
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     packing = s.pack_b * p.k * columns * filling + s.pack_a * rows * p.k * blocks * (
@@ -292,7 +298,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
     jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
     first_b = ops.name("first_b", ops.most(bytes_b * scattered, panels * jumps * issued))
-    exposed_b = (1.0 - s.pack_b) * exposed(ops, first_b, across)
+    bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
+    exposed_b = (1.0 - s.pack_b) * bands * exposed(ops, first_b, across)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = FLOAT * depth * ops.least(columns, s.tile_n)
@@ -303,7 +310,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, first_b)
-    reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + (tiles - 1.0) * exposed(
+    reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + ops.most(tiles - bands, 0.0) * exposed(
         ops, again_b, across
     )
 
@@ -312,7 +319,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     kept = ops.where(bytes_c <= rates.l2_bytes, rates.l2_byte, source)
-    traffic = (bytes_a * blocks + bytes_b + 2.0 * bytes_c) * source + 2.0 * (steps - 1.0) * bytes_c * kept
+    traffic = (bytes_a * blocks + bytes_b * bands + 2.0 * bytes_c) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)

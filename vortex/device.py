@@ -27,7 +27,9 @@ class Meter:
             raise DeviceError(f"out of memory in {function}{arguments}; free some memory and compile again")
         return list(times)
 
-    def micro_kernel(self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int) -> list[float]:
+    def micro_kernel(
+        self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
+    ) -> list[float]:
         """Seconds per call with operands in the innermost cache."""
         return self._times("vx_time_l0", repetitions, layout, rows, vectors, depth, calls)
 

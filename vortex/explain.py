@@ -54,7 +54,8 @@ class Explanation:
     def __str__(self) -> str:
         s, plan = self.shape, self.plan
         lines = [
-            f"gemm {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); L0 costs are {self.basis}",
+            f"gemm {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
+            f"L0 costs are {self.basis}",
             f"plan   {plan.strategy}; L2 grid {plan.grid.m}x{plan.grid.n}",
             f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
             *(f"  {name:<10} {_time(value)}" for name, value in self.terms.items() if value and name != "total"),
@@ -96,7 +97,8 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         plan=plan,
         terms=terms(selector, shape, plan, threads),
         rivals=tuple((rival, terms(selector, shape, rival, threads)) for rival in nearest),
-        sieve={f"{a.level} {a.filter}": a.count for a in manifest.admitted} | {"kept by the analyzer": len(manifest.strategies)},
+        sieve={f"{a.level} {a.filter}": a.count for a in manifest.admitted}
+        | {"kept by the analyzer": len(manifest.strategies)},
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
     )

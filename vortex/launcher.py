@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,50 +13,29 @@ import numpy as np
 
 from vortex import explain as explaining
 from vortex.affinity import cpu_flags
-from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
+from vortex.candidates import dot_tiles
+from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.library import Library, write
+from vortex.operands import (
+    OPERANDS,
+    REASONS,
+    PackedOperand,
+    aligned_zeros,
+    described,
+    exportable,
+    extents,
+    refuse_gradients,
+    retry,
+)
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
 from vortex.threads import Listener, get_num_threads
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
 _ARRAY = np.ndarray
-OPERANDS = ("a", "b", "out")
-REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
-    (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
-    (ShapeError, "has the wrong rank", "pass a matrix of two dimensions; reshape or index the operand"),
-    (DtypeError, "has the wrong dtype", "this library computes in float32; cast the operand"),
-    (DeviceError, "is not in host memory", "this library runs on the CPU; copy the operand there"),
-    (
-        ShapeError,
-        "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
-        "make a contiguous copy",
-    ),
-    (OperandError, "is not aligned to its elements", "make an aligned copy"),
-    (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags"),
-    (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b"),
-    (OperandError, "overlaps out", "write to memory of its own"),
-    (OperandError, "needs scratch memory, and there is none left", "free memory or use fewer threads"),
-    (OperandError, "is no packed operand of this library", "pack it again with this library's pack()"),
-    (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands"),
-)
-"""In the order of the numbers of runtime/door.c."""
-
-
-@dataclass(frozen=True, eq=False)
-class PackedOperand:
-    """A constant B, laid out once for one library: panels of a declared width, [panel, k, column]."""
-
-    data: np.ndarray[Any, np.dtype[np.float32]]
-    n: int
-    k: int
-    identity: str
-
-    def __repr__(self) -> str:
-        return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"
 
 
 def _light_tvm_ffi() -> Any:
-    """Import tvm-ffi without the torch import it would do on its own (seconds); torch tensors are still taken as they are."""
+    """Import tvm-ffi without the torch import it would do on its own (seconds); torch tensors are still taken."""
     if "tvm_ffi" in sys.modules or "torch" in sys.modules:
         import tvm_ffi
 
@@ -96,6 +74,7 @@ class GemmKernel:
         )
         self._threads = Listener(module.get_function("set_threads"))
         self._selector = self.manifest.selector()
+        self._few = max(dot_tiles(round(self.manifest.rates.registers)))
 
     @property
     def strategies(self) -> tuple[Any, ...]:
@@ -114,9 +93,10 @@ class GemmKernel:
     ) -> Any:
         """out (+)= op(a) op(b), float32.
 
-        `a` is [m, k] ([k, m] with `transpose_a`), `b` is [k, n] ([n, k] with `transpose_b`) or the result of `pack`; rows or columns
-        must be contiguous, the other stride is free. `out` is [m, n] with contiguous rows; without it one is allocated of the kind of `a`.
-        With `accumulate` the product is added to `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
+        `a` is [m, k] ([k, m] with `transpose_a`), `b` is [k, n] ([n, k] with `transpose_b`) or the result of `pack`;
+        rows or columns must be contiguous, the other stride is free. `out` is [m, n] with contiguous rows; without it
+        one is allocated of the kind of `a`. With `accumulate` the product is added to `out`. Errors are VortexError and
+        the built-in kind: ShapeError, DtypeError, ...
         """
         if out is None:
             if accumulate:
@@ -131,11 +111,11 @@ class GemmKernel:
             if type(b) is PackedOperand:
                 return self._with_packed(a, b, out, flags)
             if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0) or getattr(out, "requires_grad", 0):
-                _refuse_gradients(a, b, out)
+                refuse_gradients(a, b, out)
         try:
             status = self._gemm(a, b, out, flags)
         except (BufferError, TypeError, ValueError, RuntimeError):
-            status = _retry(self._gemm, a, b, out, flags)
+            status = retry(self._gemm, a, b, out, flags)
         if status:
             raise self._refusal(status, a, b, out)
         return out
@@ -143,27 +123,35 @@ class GemmKernel:
     def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
         if b.identity != self._identity:
             raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
-        _refuse_gradients(a, out, names=("a", "out"))
+        refuse_gradients(a, out, names=("a", "out"))
         if flags & TRANSPOSE_B:
             raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
+        if b.data.ndim == 2:
+            turned, add = bool(flags & TRANSPOSE_A), bool(flags & ACCUMULATE)
+            return self(a, b.data, out, transpose_a=turned, transpose_b=True, accumulate=add)
         try:
             status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
         except (BufferError, TypeError, ValueError, RuntimeError):
-            status = _retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
+            status = retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
         if status:
             raise self._refusal(status, a, b, out)
         return out
 
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
-        _refuse_gradients(b, names=("b",))
+        refuse_gradients(b, names=("b",))
         if len(b.shape) != 2:
             raise ShapeError(f"b has shape {tuple(b.shape)}; expected a matrix [k, n]; reshape or index the operand")
         rows, columns = b.shape
         n, k = (rows, columns) if transpose else (columns, rows)
+        if 0 < n <= self._few:
+            # So few columns are best read along k: the dot family takes B as its transpose, with no panels.
+            lines = aligned_zeros(n * k).reshape(n, k)
+            np.copyto(lines, np.asarray(b) if transpose else np.asarray(b).T)
+            return PackedOperand(lines, n, k, self._identity)
         panel = self.manifest.panel
         data = aligned_zeros(-(-n // panel) * k * panel)
-        status = self._pack(_exportable(b), data, TRANSPOSE_B * transpose)
+        status = self._pack(exportable(b), data, TRANSPOSE_B * transpose)
         if status:
             raise self._refusal(status, None, b, data)
         return PackedOperand(data, n, k, self._identity)
@@ -186,11 +174,15 @@ class GemmKernel:
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
-        _refuse_gradients(a, b, out)
+        refuse_gradients(a, b, out)
+        if isinstance(b, PackedOperand) and b.data.ndim == 2:
+            b, transpose_b = b.data, True
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        status = self._planned(_exportable(a), _exportable(data), out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n)
+        status = self._planned(
+            exportable(a), exportable(data), out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n
+        )
         if status:
             raise self._refusal(status, a, b, out)
         return out
@@ -227,7 +219,8 @@ class GemmKernel:
 
     def __repr__(self) -> str:
         hardware = self.manifest.hardware["name"]
-        return f"<vortex {self.manifest.operator} for {hardware}: {len(self.strategies)} strategies, L0 {self.manifest.basis}>"
+        count, basis = len(self.strategies), self.manifest.basis
+        return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
 
     def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
         total = np.asarray(self._selector.costs(shape, grid, threads).total)
@@ -239,8 +232,8 @@ class GemmKernel:
             m = a.shape[1 if transpose_a else 0]
             n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
         except (AttributeError, IndexError, TypeError):
-            _extents(a, "a")
-            _extents(b, "b")
+            extents(a, "a")
+            extents(b, "b")
             raise
         if type(a) is _ARRAY:
             return np.empty((m, n), np.float32)
@@ -256,54 +249,20 @@ class GemmKernel:
         kind, problem, remedy = REASONS[(status & 0xFF) - 1]
         place = status >> 8
         name, operand = OPERANDS[place], (a, b, out)[place]
-        shapes = ", ".join(f"{n} {_described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True) if o is not None)
-        return kind(f"{name} ({_described(operand)}) {problem}; given {shapes}; {remedy}")
-
-
-def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Zeros that start on a cache line."""
-    raw = np.zeros(count * 4 + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + count * 4].view(np.float32)
-
-
-class _Unlocked:
-    """NumPy's array interface of a read-only array, without the mark that DLPack cannot carry; inputs are only read."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
-
-
-def _exportable(operand: Any) -> Any:
-    if isinstance(operand, np.ndarray) and not operand.flags.writeable:
-        return np.asarray(_Unlocked(operand))
-    return operand
-
-
-def _refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
-    """The one thing the native door cannot see."""
-    for name, operand in zip(names, operands, strict=True):
-        if getattr(operand, "requires_grad", False):
-            raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
-
-
-def _retry(function: Any, a: Any, b: Any, out: Any, *numbers: int) -> Any:
-    """DLPack cannot carry read-only arrays: unlock the inputs, which are only read, and refuse such an output.
-
-    What then still cannot be exported is no dense tensor of a dtype that DLPack knows.
-    """
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
-    try:
-        return function(_exportable(a), _exportable(b), out, *numbers)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
-        given = ", ".join(f"{name} {_described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
-        raise DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense float32 on the CPU") from error
+        shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True) if o is not None)
+        return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
 
 
 def shape_of(
-    m: int, n: int, k: int, *, transpose_a: bool = False, transpose_b: bool = False, packed: bool = False, lda: int = 0, ldb: int = 0
+    m: int,
+    n: int,
+    k: int,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    packed: bool = False,
+    lda: int = 0,
+    ldb: int = 0,
 ) -> Shape:
     """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0."""
     if min(m, n, k) < 0:
@@ -315,20 +274,3 @@ def shape_of(
 def _select_arguments(shape: Shape) -> Sequence[int]:
     transposed, packed = shape.b is OperandB.TRANSPOSED, shape.b is OperandB.PACKED
     return shape.m, shape.n, shape.k, shape.stride_a, shape.stride_b, int(shape.a_is_col), int(transposed), int(packed)
-
-
-def _extents(operand: Any, name: str) -> tuple[int, int]:
-    shape = getattr(operand, "shape", None)
-    if shape is None:
-        raise OperandError(f"{name} is a {type(operand).__name__}; expected a tensor; {REASONS[0][2]}")
-    if len(shape) != 2:
-        raise ShapeError(f"{name} has shape {tuple(shape)}; expected two dimensions; reshape or index the operand")
-    return shape[0], shape[1]
-
-
-def _described(operand: Any) -> str:
-    if isinstance(operand, PackedOperand):
-        return repr(operand)
-    shape = tuple(getattr(operand, "shape", ()))
-    dtype = getattr(operand, "dtype", None)
-    return f"{type(operand).__name__} {shape} {dtype}" if dtype is not None else type(operand).__name__

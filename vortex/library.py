@@ -1,6 +1,7 @@
 """The artifact as plain data: one `.vortex` file, a zip of `manifest.json` and `library.so`. No TVM, no Pydantic.
 
-Loading runs native code. The hashes tell a damaged file from a whole one; they are no signature, so load only files you trust.
+Loading runs native code. The hashes tell a damaged file from a whole one; they are no signature, so load only files
+you trust.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The empirical half of the hybrid analyzer: L0 measured, remembered, replayed, or computed where the device is absent."""
+"""The empirical half of the hybrid analyzer: L0 measured, replayed, or computed where the device is absent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from vortex.cost import Rates
 from vortex.hardware import HardwareSpec
 from vortex.selector import Array, SlopeTable
 
-
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
 
 
 class Timer(Protocol):
     """What can be timed on a device: see `device.Meter`."""
 
-    def micro_kernel(self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int) -> list[float]: ...
+    def micro_kernel(
+        self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
+    ) -> list[float]: ...
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
     def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]: ...
     def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
@@ -88,7 +89,7 @@ CALL_SECONDS = 20e-6
 def measure(
     spec: HardwareSpec, shapes: Iterable[tuple[int, int]], lanes: int, timer: Timer, versions: tuple[str, ...]
 ) -> Profile:
-    """Time every (rows, vectors) micro-kernel at two depths with operands in the innermost cache, and the load stages."""
+    """Time every (rows, vectors) micro-kernel at two depths, operands in the innermost cache, and the load stages."""
     inner = spec.memories[0].capacity_bytes // 2
     kernels = []
     for rows, vectors in sorted(shapes):
@@ -123,13 +124,14 @@ def measure(
         transpose_s=transpose,
         collision=lines * max(0.0, colliding / contiguous - 1.0),
         thread_start_s=max(
-            spec.thread_start_ns * 1e-9, float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0
+            spec.thread_start_ns * 1e-9,
+            float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0,
         ),
     )
 
 
 def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> Profile:
-    """The same figures from the spec alone, for a device that is not here: issue, latency and load ports of one core."""
+    """The same figures from the spec alone, for a device that is not here: issue, latency, loads of one core."""
     isa, inner = spec.instruction(dtype), spec.memories[0]
     loads_per_cycle = inner.bandwidth_bytes_per_s / (spec.clock_hz * isa.lanes * 4)
     kernels = []
@@ -169,19 +171,41 @@ def acquire(
     return compute(spec, shapes)
 
 
-OUTER_SHARE = 0.5
-"""Of the outermost cache: the rest belongs to whatever else runs on the socket."""
-PARTIAL = 3.0
-L3_LATENCY_S = 75e-9
-DRAM_LATENCY_S = 150e-9
-WINDOW = 448.0
-SPLIT_CYCLES = 0.25
-AHEAD_BYTES = 192.0
-REACH = 4.0
-COLLISION_SHARE = 0.8
-FILL = 1.5
-CALL_OVERHEAD_S = 1e-7
-"""Door checks, selection and task set-up of one call, in native code."""
+@dataclass(frozen=True)
+class Effects:
+    """What the cost model assumes of every device, since neither a spec nor the profile says it.
+
+    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, and used for every device:
+    anywhere else they are estimates. Three were not fitted: `window` is that core's reorder buffer, `split_cycles`
+    and `call_s` are estimates there too.
+    """
+
+    resident_share: float = 0.6
+    """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
+    outer_share: float = 0.5
+    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
+    partial: float = 3.0
+    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
+    l3_latency_s: float = 75e-9
+    dram_latency_s: float = 150e-9
+    """Seconds until a line that no prefetcher asked for is there."""
+    window: float = 448.0
+    """Instructions in flight in one core: over how many of them such a wait is spread."""
+    split_cycles: float = 0.25
+    """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
+    ahead_bytes: float = 192.0
+    """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
+    reach: float = 4.0
+    """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
+    collision_share: float = 0.8
+    """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
+    fill: float = 1.5
+    """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
+    call_s: float = 1e-7
+    """Seconds of one call in native code: door checks, selection and task set-up."""
+
+
+EFFECTS = Effects()
 
 
 def rates(spec: HardwareSpec, profile: Profile) -> Rates:
@@ -192,7 +216,7 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
     return Rates(
-        call=CALL_OVERHEAD_S,
+        call=EFFECTS.call_s,
         thread_start=profile.thread_start_s,
         tile_start=float(fixed),
         tile_vector=float(each),
@@ -203,24 +227,24 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         multiply_add=1 / (isa.issue_per_cycle * spec.clock_hz),
         latency_issues=float(isa.issue_per_cycle * isa.latency_cycles),
         dot_rows=float(DOT_ROWS),
-        l1_bytes=l1.capacity_bytes * budget,
-        l2_bytes=l2.capacity_bytes * budget,
-        l3_bytes=outer.capacity_bytes * OUTER_SHARE * max(1, spec.cores // outer.shared_by),
+        l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
+        l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, EFFECTS.resident_share),
+        l3_bytes=outer.capacity_bytes * EFFECTS.outer_share * max(1, spec.cores // outer.shared_by),
         l1_ways=float(l1.ways),
         line_bytes=float(l1.line_bytes),
-        l2_byte=FILL / l2.bandwidth_bytes_per_s,
+        l2_byte=EFFECTS.fill / l2.bandwidth_bytes_per_s,
         l3_byte=1 / outer.bandwidth_bytes_per_s,
         l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
         l2_span=float(l2.sets * l2.line_bytes),
-        split=SPLIT_CYCLES / spec.clock_hz,
-        ahead=AHEAD_BYTES,
-        l3_latency=L3_LATENCY_S,
-        dram_latency=DRAM_LATENCY_S,
-        window=WINDOW,
-        reach=REACH,
-        partial=PARTIAL,
-        collision=COLLISION_SHARE * profile.collision,
+        split=EFFECTS.split_cycles / spec.clock_hz,
+        ahead=EFFECTS.ahead_bytes,
+        l3_latency=EFFECTS.l3_latency_s,
+        dram_latency=EFFECTS.dram_latency_s,
+        window=EFFECTS.window,
+        reach=EFFECTS.reach,
+        partial=EFFECTS.partial,
+        collision=EFFECTS.collision_share * profile.collision,
     )

@@ -58,7 +58,7 @@ class RKernel:
 
 
 def decompose(operator: Operator, hardware: HardwareSpec) -> RKernel:
-    """Lay `operator` along the levels of `hardware`: spatial axes in parallel at the outermost level, in time below it."""
+    """Lay `operator` along the levels: spatial axes in parallel at the outermost level, in time below it."""
 
     def loops(spatial: Loop) -> tuple[tuple[str, Loop], ...]:
         return tuple(

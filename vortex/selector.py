@@ -31,7 +31,7 @@ class OperandB(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything about one call that the choice may depend on. Strides in elements, 0 for dense; `a_is_col` for a transposed A."""
+    """All that the choice may depend on. Strides in elements, 0 for dense; `a_is_col` for a transposed A."""
 
     m: int
     n: int
@@ -132,7 +132,10 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
         dot=column([g.dot for g in stage]),
         plain=column([float(not g.dot) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
-        prepacked=column([float(not (g.dot or g.swap or g.pack_b) and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]),
+        prepacked=column(
+            [float(not (g.dot or g.swap or g.pack_b) and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]
+        ),
+        part=column([max(panel / t.n, 1.0) for t in l0]),
     )
 
 
@@ -185,7 +188,7 @@ class Selector:
 
     @cached_property
     def float32_rates(self) -> Rates:
-        return Rates(*(F32(value) for value in astuple(self.rates)))
+        return Rates(*(F32(value) for value in astuple(self.rates)))  # type: ignore[arg-type]  # float32, not float
 
     def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
         """Predicted seconds of every strategy, term by term."""

@@ -46,7 +46,9 @@ def _from_environment() -> int | None:
     if not text:
         return None
     if not text.isdigit() or int(text) < 1:
-        raise OperandError(f"VORTEX_NUM_THREADS={text!r}: expected a whole number of at least 1; unset it or correct it")
+        raise OperandError(
+            f"VORTEX_NUM_THREADS={text!r}: expected a whole number of at least 1; unset it or correct it"
+        )
     return int(text)
 
 

@@ -49,7 +49,9 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
         try:
             functions.append(micro_kernel(tile, lanes))
         except Exception as error:
-            raise CodegenError(f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}") from error
+            raise CodegenError(
+                f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
+            ) from error
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
@@ -80,7 +82,7 @@ def emit_objects(
     workers: int,
     progress: Progress,
 ) -> list[Path]:
-    """Objects of the (rows, vectors) micro-kernels for both layouts of A, the L1 nests, their load stages, and the dispatch.
+    """Objects of the (rows, vectors) micro-kernels for both layouts of A, the L1 nests, load stages and dispatch.
 
     Compiled by `workers` processes; `progress` is told the share that is done.
     """
@@ -97,9 +99,7 @@ def emit_objects(
     paths = [folder / f"{emit.__name__.strip('_')}_{index}.o" for index, (emit, _) in enumerate(tasks)]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        jobs = [
-            pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)
-        ]
+        jobs = [pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)]
         for done, job in enumerate(jobs, 1):
             job.result()
             progress("emitting micro-kernels", done / len(jobs))
@@ -145,14 +145,14 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
     lanes = selector.lanes
     columns = padded_columns(strategies, lanes)
     rows = ", ".join(
-        "{%d, %d, %dLL, %dLL, %dLL, %d, %d, %d, %d, %d}"
-        % (s.l0.m, s.vectors(lanes), s.l1.m, s.l1.n, s.l1.k, *astuple(s.stage))
+        f"{{{s.l0.m}, {s.vectors(lanes)}, {s.l1.m}LL, {s.l1.n}LL, {s.l1.k}LL, "
+        f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
         for s in chosen
     )
     nests = ", ".join(stage.symbol for stage in STAGES)
     signature = (
-        "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, "
-        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
+        "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
+        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
     )
     return "\n".join(
         [

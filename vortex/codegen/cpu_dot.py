@@ -1,7 +1,8 @@
-"""L0 of the dot family on CPUs: vectors run along k, so that both operands are read as they lie when k is contiguous in both.
+"""L0 of the dot family on CPUs: vectors run along k, and both operands are read as they lie if k is contiguous in both.
 
-It serves products with few columns (or few rows against a transposed B), where an outer product would fill a vector with one or two
-numbers. Partial sums of `lanes` residue classes of k are added pairwise at the end: another order than the outer product's single chain.
+It serves products with few columns (or few rows against a transposed B), where an outer product would fill a vector
+with one or two numbers. Partial sums of `lanes` residue classes of k are added pairwise at the end: another order than
+the outer product's single chain.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ def dot_symbol(rows: int, columns: int) -> str:
 
 
 def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
-    """`symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`: C[i, j] (+)= sum over k of X[i, k] Y[j, k]."""
+    """C[i, j] (+)= sum over k of X[i, k] Y[j, k].
+
+    `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`, strides in elements.
+    """
     count = rows * columns
     rounds = lanes.bit_length() - 1
     folds = [[(lane + (lanes >> (r + 1))) % lanes for lane in range(lanes)] for r in range(rounds)]

@@ -1,14 +1,14 @@
-"""L0 on CPUs: a register tile of `rows` x `vectors`, its three stages (load, compute, store) each placed by `tensorize`.
+"""L0 on CPUs: a register tile of `rows` x `vectors`, its stages (load, compute, store) each placed by `tensorize`.
 
-The accumulators are one chain of fused multiply-adds per output element, in the order of k, whatever the tile: that is why every strategy,
-blocking and thread count gives bitwise the same result.
+The accumulators are one chain of fused multiply-adds per output element, in the order of k, whatever the tile: that is
+why every strategy, blocking and thread count of the outer-product family gives bitwise the same result.
 """
 
 from dataclasses import dataclass
 from functools import cache
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
@@ -158,8 +158,8 @@ def vector_intrinsics(lanes: int) -> Intrinsics:
 def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
-    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate)`: C[rows, columns] (+)= A[rows, depth] B[depth, columns], where
-    columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if `accumulate` is not 0.
+    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate)`: C[rows, columns] (+)= A[rows, depth] B[depth, columns],
+    where columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if `accumulate` is not 0.
     """
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     tall = rows >= vectors

@@ -1,6 +1,6 @@
-"""L1 on CPUs: the cache tile. Its load stage copies operands into the CacheBuffer (or does nothing), its compute stage is L0.
+"""L1 on CPUs: the load stage copies operands into the CacheBuffer or does nothing, the compute stage is L0.
 
-Tile extents are run-time values: one nest serves every strategy, as the recursive template of the paper's section 6.1 does.
+Tile extents are run-time values: one nest per load stage serves every strategy, like the template of section 6.1.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def dispatch_symbol(layout: str) -> str:
 
 
 def copy_kernel(lanes: int) -> tirx.PrimFunc:
-    """Load stage of L1: `vortex_copy(source, target, rows, columns, source_stride, target_stride)`, strides in elements."""
+    """Load stage: `vortex_copy(source, target, rows, columns, source_stride, target_stride)`, strides in elements."""
 
     @T.prim_func(s_tir=True)
     def copy(
@@ -65,11 +65,8 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
 
 
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
-    """Load stage of L1 for a transposed operand: target[i, j] = source[j, i] over `rows` x `columns` of the target.
-
-    Square blocks go through registers: `lanes` vector loads, log2(lanes) rounds of interleaving shuffles, `lanes` vector stores;
-    blocks at an edge load and store under masks.
-    """
+    """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers:
+    `lanes` vector loads, log2(lanes) rounds of shuffles, `lanes` vector stores, masked at an edge."""
     rounds = lanes.bit_length() - 1
     vector = f"float32x{lanes}"
     interleave = [[x for i in range(half, half + lanes // 2) for x in (i, lanes + i)] for half in (0, lanes // 2)]
@@ -154,7 +151,7 @@ def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
 
 @dataclass(frozen=True, order=True)
 class LoadStage:
-    """What L1 does before it computes (Table 1 of the paper, CPU row 1): which operands it copies into the CacheBuffer."""
+    """What L1 does before it computes (Table 1, CPU row 1): which operands it copies into the CacheBuffer."""
 
     layout: str
     rows_first: bool
@@ -176,8 +173,7 @@ PACK_B = ("none", "copy", "transpose")
 def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
-    An unpacked B is found at `b + j / panel * panel_stride + k * ldb + j % panel`: a plain matrix has `panel` past its last column.
-    Row heights are balanced: 31 rows under a tile of 14 run as 11 + 10 + 10, never as 14 + 14 + 3.
+    B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -293,8 +289,8 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                         wide: T.let[T.int64] = T.min(width, j0 + nb - j)
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
-                        if from_memory:
-                            # Rows this short end before the hardware has seen a stream: ask for those of the next tile.
+                        if from_memory:  # noqa: SIM102
+                            # Rows this short end before the hardware has seen a stream: ask for the next tile's.
                             if t == 0 and kb == step and kb <= SHORT_DEPTH:
                                 for q in T.serial(T.truncdiv(low * kb, LINE)):
                                     T.evaluate(
@@ -313,9 +309,13 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                 compute,
                                 T.Cast("int32", low + T.Select(u < extra, T.int64(1), T.int64(0))),
                                 T.Cast("int32", vecs),
-                                T.address_of((SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]),
                                 T.address_of(
-                                    SB[t * width * kb] if pack_b else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
+                                    (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
+                                ),
+                                T.address_of(
+                                    SB[t * width * kb]
+                                    if pack_b
+                                    else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
                                 ),
                                 T.address_of(C[(i0 + i) * ldc + j]),
                                 kb,

@@ -18,7 +18,9 @@ def c_compiler() -> str:
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (found := shutil.which(name)):
             return found
-    raise ToolchainError("no C compiler found (looked for $CC, cc, gcc, clang); install one, for example `apt install gcc`")
+    raise ToolchainError(
+        "no C compiler found (looked for $CC, cc, gcc, clang); install one, for example `apt install gcc`"
+    )
 
 
 def link(target: Path, objects: Sequence[Path], sources: Sequence[Path], includes: Sequence[Path] = ()) -> None:

@@ -1,7 +1,8 @@
 """From scheduled functions to an object file of plain C functions.
 
-TVM's stock CPU pipeline wraps a function in its packed calling convention and turns every local buffer into a heap allocation; a
-micro-kernel wants neither, so the passes are listed here. Accumulators stay `alloca`, which LLVM keeps in vector registers.
+TVM's stock CPU pipeline wraps a function in its packed calling convention and turns every local buffer into a heap
+allocation; a micro-kernel wants neither, so the passes are listed here. Accumulators stay `alloca`, which LLVM keeps in
+vector registers.
 """
 
 from pathlib import Path
@@ -13,7 +14,7 @@ from tvm.target import Target
 
 
 def cpu_target(llvm_cpu: str) -> Target:
-    # Loop strength reduction trades the few address registers of a micro-kernel for spills (12x2 vectors: half the speed).
+    # Loop strength reduction makes more addresses than there are registers: they spill (12x2 vectors: half the speed).
     return Target({"kind": "llvm", "mcpu": llvm_cpu, "cl-opt": ["-disable-lsr:bool=true"]})
 
 
@@ -32,7 +33,7 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True) -> tvm.IRModule:
-    """Lower to LLVM's door; `share` factors common subexpressions out, which takes minutes on an expression as long as the cost."""
+    """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost."""
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
     sharing = [tirx.transform.CommonSubexprElim()] if share else []
     module = Sequential(

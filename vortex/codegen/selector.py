@@ -1,9 +1,9 @@
 """The cost as native code: `cost.predict` evaluated on TVM expressions, one strategy per vector lane.
 
-    vortex_costs(strategies, slopes, totals, m, n, k, plain, transposed, prepacked, aliased, grid_m, grid_n, active)
+    vortex_costs(strategies, slopes, totals, <fields of cost.Problem>)
 
-fills `totals[strategy]` with predicted seconds. Every product is fenced: fused into an addition it would round once instead of twice, and
-the Python selector, which cannot fuse, would now and then choose otherwise.
+fills `totals[strategy]` with predicted seconds. Every product is fenced: fused into an addition it would round once
+instead of twice, and the Python selector, which cannot fuse, would now and then choose otherwise.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ INTERMEDIATES = 96
 class TirArithmetic:
     """Builds statements: every named intermediate is computed once.
 
-    It is kept in a slot of a local buffer, one element per lane, which LLVM turns back into a register. A bound variable would do the same, but
-    TVM's analysis follows variables to their values: minutes on an expression as long as the cost.
+    It is kept in a slot of a local buffer, one element per lane, which LLVM turns back into a register. A bound
+    variable would do the same, but TVM's analysis follows variables to their values: minutes on an expression as long
+    as the cost.
     """
 
     def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int) -> None:
@@ -120,7 +121,8 @@ def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimF
     data = [tirx.Var(name, pointer) for name in ("strategies", "slopes", "totals")]
     sizes = (len(FIELDS) * count, rows * columns, count)
     buffers = [
-        tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer") for variable, size in zip(data, sizes, strict=True)
+        tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
+        for variable, size in zip(data, sizes, strict=True)
     ]
     arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
     outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
@@ -144,7 +146,7 @@ def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimF
 
 
 def padded_columns(strategies: Strategies, lanes: int) -> Array:
-    """The strategy table as the native selector reads it: a row per field, padded with strategies that accept nothing."""
+    """The strategies as the native selector reads them: a row per field, padded with some that accept nothing."""
     table = np.stack([getattr(strategies, name) for name in FIELDS])
     missing = -table.shape[1] % lanes
     padding = np.repeat(table[:, :1], missing, axis=1)

@@ -11,7 +11,7 @@ PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 def check_versions() -> dict[str, str]:
     """The installed releases, refused before TVM is imported when they are not the pinned pair."""
     found = {}
-    for name, wanted in PINNED.items():
+    for name in PINNED:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

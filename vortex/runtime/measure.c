@@ -56,7 +56,7 @@ int vx_time_load(int32_t stage, int64_t rows, int64_t width, int64_t stride, int
   return failed;
 }
 
-/* Seconds per byte of B when one row tile walks panels of a matrix of `bytes`, rows `stride` elements apart. */
+/* Seconds per byte of B when one row tile walks `panels` panels of it, rows `stride` elements apart. */
 int vx_time_stream(int32_t vectors, int64_t depth, int64_t stride, int64_t panels, int64_t repetitions, double *times) {
   int64_t lanes = vx_measured_lanes(), width = vectors * lanes;
   int packed = stride == width;

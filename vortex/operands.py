@@ -1,0 +1,106 @@
+"""Operands of a call as Python sees them: what is refused before the native door, and how its refusals read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
+
+OPERANDS = ("a", "b", "out")
+REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
+    (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
+    (ShapeError, "has the wrong rank", "pass a matrix of two dimensions; reshape or index the operand"),
+    (DtypeError, "has the wrong dtype", "this library computes in float32; cast the operand"),
+    (DeviceError, "is not in host memory", "this library runs on the CPU; copy the operand there"),
+    (
+        ShapeError,
+        "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
+        "make a contiguous copy",
+    ),
+    (OperandError, "is not aligned to its elements", "make an aligned copy"),
+    (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags"),
+    (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b"),
+    (OperandError, "overlaps out", "write to memory of its own"),
+    (OperandError, "needs scratch memory, and there is none left", "free memory or use fewer threads"),
+    (OperandError, "is no packed operand of this library", "pack it again with this library's pack()"),
+    (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands"),
+)
+"""In the order of the numbers of runtime/door.c."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedOperand:
+    """A constant B, laid out once for one library: panels of a declared width, or [n, k] if n is small."""
+
+    data: np.ndarray[Any, np.dtype[np.float32]]
+    n: int
+    k: int
+    identity: str
+
+    def __repr__(self) -> str:
+        return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"
+
+
+def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Zeros that start on a cache line."""
+    raw = np.zeros(count * 4 + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + count * 4].view(np.float32)
+
+
+class _Unlocked:
+    """NumPy's array interface of a read-only array, without the mark that DLPack cannot carry; inputs are only read."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def exportable(operand: Any) -> Any:
+    if isinstance(operand, np.ndarray) and not operand.flags.writeable:
+        return np.asarray(_Unlocked(operand))
+    return operand
+
+
+def refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
+    """The one thing the native door cannot see."""
+    for name, operand in zip(names, operands, strict=True):
+        if getattr(operand, "requires_grad", False):
+            raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
+
+
+def retry(function: Any, a: Any, b: Any, out: Any, *numbers: int) -> Any:
+    """DLPack cannot carry read-only arrays: unlock the inputs, which are only read, and refuse such an output.
+
+    What then still cannot be exported is no dense tensor of a dtype that DLPack knows.
+    """
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
+    try:
+        return function(exportable(a), exportable(b), out, *numbers)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
+        raise DtypeError(
+            f"an operand cannot be read ({error}); given {given}; expected dense float32 on the CPU"
+        ) from error
+
+
+def extents(operand: Any, name: str) -> tuple[int, int]:
+    shape = getattr(operand, "shape", None)
+    if shape is None:
+        raise OperandError(f"{name} is a {type(operand).__name__}; expected a tensor; {REASONS[0][2]}")
+    if len(shape) != 2:
+        raise ShapeError(f"{name} has shape {tuple(shape)}; expected two dimensions; reshape or index the operand")
+    return shape[0], shape[1]
+
+
+def described(operand: Any) -> str:
+    if isinstance(operand, PackedOperand):
+        return repr(operand)
+    shape = tuple(getattr(operand, "shape", ()))
+    dtype = getattr(operand, "dtype", None)
+    return f"{type(operand).__name__} {shape} {dtype}" if dtype is not None else type(operand).__name__
