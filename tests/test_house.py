@@ -53,6 +53,7 @@ MODULES = (
     # run time
     "threads",
     "explain",
+    "operands",
     "launcher",
     # what users hold
     "api",

@@ -1,10 +1,8 @@
 """Predicted seconds (paper Eq. 2-4, plus what a CPU adds), written once.
 
-`ops` is the arithmetic: NumPy float32 arrays over strategies offline and in the Python selector, TVM expressions when
-the native selector is compiled. Both see the same operations in the same order, so they choose alike.
-
-One task of L2 computes `rows` x `columns` of C over the whole depth k. Its register tiles form a grid of `tiles` x
-`panels`; cost(L0) of one is linear in k and measured, all above is computed here:
+`ops` is the arithmetic: NumPy float32 arrays over strategies, or TVM expressions for the native selector; both see the
+same operations in the same order. One task of L2 computes `rows` x `columns` of C over the whole depth k in a grid of
+`tiles` x `panels` register tiles; cost(L0) of one is linear in k and measured, all above is computed here:
 
     T = compute + what Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
     cost(L2) = F_parallel * T + thread start                                                    (Eq. 3, Eq. 4)
@@ -230,8 +228,7 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tu
     again = tiles * reading(ops, rates, short, short, short * rates.l2_byte, short * source)
     load = ops.name("dot_load", FLOAT * share * p.k * source + again)
     turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
-    alone = ops.where(columns > 1.5, turning, 0.0)
-    return compute + exposed(ops, load, compute) + alone, possible
+    return compute + exposed(ops, load, compute) + ops.where(columns > 1.5, turning, 0.0), possible
 
 
 def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -324,9 +321,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
     task = busy + exposed(ops, traffic, busy) + packing + turning
-    tasks = p.grid_m * p.grid_n
-    waves = ops.ceil(tasks / p.active - EPSILON)
-    start = rates.call + ops.where(tasks > 1.5, rates.thread_start, 0.0)
+    waves = ops.ceil(p.grid_m * p.grid_n / p.active - EPSILON)
+    start = rates.call + ops.where(p.grid_m * p.grid_n > 1.5, rates.thread_start, 0.0)
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
     outer = ops.where(accepted > 0.5, waves * task + start, NEVER)
     dot, possible = dot_products(ops, rates, p, source)
