@@ -1,0 +1,55 @@
+"""Where the figures of L0 come from: a timer, a recording, or the spec; and that each says so."""
+
+from __future__ import annotations
+
+from vortex.candidates import sieve
+from vortex.operators import Gemm
+from vortex.profiler import Profile, acquire, compute, recording
+from vortex.rkernel import decompose
+from vortex.specs import load_spec
+
+
+class SteadyTimer:
+    """A device on which every micro-kernel takes 5 ns plus 1 ns per step and row."""
+
+    def micro_kernel(
+        self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
+    ) -> list[float]:
+        return [5e-9 + 1e-9 * rows * depth] * repetitions
+
+    def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]:
+        return [1e-10 * (1 + stage)] * repetitions
+
+    def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]:
+        return [1e-11 if stride == vectors * 16 else 3e-11] * repetitions
+
+    def hand_off(self, threads: int, repetitions: int) -> list[float]:
+        return [2e-6] * repetitions
+
+
+def shapes(name: str) -> list[tuple[int, int]]:
+    spec = load_spec(name)
+    lanes = spec.instruction("float32").lanes
+    return [(tile.m, tile.n // lanes) for tile in sieve(decompose(Gemm(), spec)).register_tiles]
+
+
+def test_a_timer_is_believed() -> None:
+    profile = acquire(load_spec("epyc-zen5"), [(1, 1), (4, 2)], 16, SteadyTimer(), ("tvm 0",))
+    assert profile.basis == "measured" and profile.date
+    for kernel in profile.kernels:
+        assert abs(kernel.slope_s / kernel.rows - 1e-9) < 1e-12 and abs(kernel.start_s - 5e-9) < 1e-12
+    assert profile.thread_start_s == 2e-6 and profile.collision > 0
+    assert Profile.from_json(profile.to_json()) == profile
+
+
+def test_a_recording_is_replayed_where_the_device_is_absent() -> None:
+    profile = acquire(load_spec("epyc-zen5"), shapes("epyc-zen5"), 16, None, ())
+    assert profile.basis == "replayed" and profile.date and profile.versions
+    assert profile.kernels == recording(load_spec("epyc-zen5")).kernels  # type: ignore[union-attr]
+
+
+def test_without_either_the_spec_is_computed() -> None:
+    spec = load_spec("xeon-8255c")
+    assert recording(spec) is None
+    profile = acquire(spec, shapes("xeon-8255c"), 16, None, ())
+    assert profile.basis == "computed" and profile == compute(spec, shapes("xeon-8255c"))
