@@ -41,7 +41,7 @@ def draw(points: list[tuple[float, float, int, int]], low: float, path: Path) ->
     axes.plot([p[0] for p in wide], [p[1] for p in wide], "x", label="wider", ms=4, color="grey")
     axes.axvspan(low, 1.0, alpha=0.1, color="green", label="admitted as main tile")
     axes.set(xlabel="share of the vector registers", ylabel="share of one core's peak", xlim=(0, 1.02), ylim=(0, 1.05))
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower center")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
