@@ -12,7 +12,6 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # A loaded library reads strategies back without Pydantic, which the hardware model needs.
-    from vortex.hardware import HardwareSpec
     from vortex.rkernel import RKernel
 
 WHOLE = 1 << 40
@@ -217,11 +216,3 @@ def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> se
         for rows in range(1, strategy.l0.m + 1)
         for vectors in range(1, strategy.vectors(lanes) + 1)
     }
-
-
-def bounded_by(hardware: HardwareSpec) -> str:
-    l0, l1 = hardware.level("L0"), hardware.level("L1")
-    return (
-        f"L0 within {l0.max_utilization:.0%} of the vector registers, "
-        f"L1 within {l1.max_utilization:.0%} of {l1.memory} ({hardware.memory(l1.memory).capacity_bytes} bytes)"
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vortex.selector import Grid, LaunchPlan, Selector, Shape, grids
+from vortex.selector import LaunchPlan, Selector, Shape, grids
 
 if TYPE_CHECKING:
     from vortex.library import Manifest
@@ -102,6 +102,3 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
     )
-
-
-__all__ = ["Explanation", "Grid", "explain", "plans", "terms"]
