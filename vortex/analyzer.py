@@ -13,14 +13,12 @@ from itertools import product
 
 import numpy as np
 
-from vortex.candidates import Strategy
+from vortex.candidates import WIDEST_PANEL, Strategy
 from vortex.cost import Rates
 from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
-WIDEST_PANEL = 6
-"""Vectors of a panel row: a narrower tile reads part of each row, and the parts must stay near each other."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
 
@@ -73,7 +71,7 @@ def cover(loss: Array, most: int) -> list[int]:
 
 
 def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy]) -> int:
-    """The declared width of a packed operand: the main-tile width whose divisors serve the domain best."""
+    """The declared width of a packed operand: that of the main tile which serves the domain best."""
     shapes = domain(COARSE, [OperandB.PACKED])
     unpacked = [s for s in strategies if not s.stage.pack_b]
     widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})

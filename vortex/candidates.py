@@ -182,6 +182,8 @@ def _cuts_something(strategy: Strategy) -> bool:
     return stage.pack_a or l1.m == WHOLE or not stage.rows_first
 
 
+WIDEST_PANEL = 6
+"""Vectors of a panel row of a packed operand, at most."""
 DOT_ROWS = 8
 """Rows of a dot tile: as many streams as hardware prefetchers follow."""
 

@@ -83,6 +83,13 @@ class Rates:
     """How many times a panel's rows, with what is fetched past them, overfill L2 before the next panel finds none."""
     partial: float
     """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
+    streams: float
+    """Rows of A, or of C, that prefetchers follow at a time."""
+    unfollowed: float
+    """Share of the latency of lines in further rows of A that is seen."""
+    strewn: float
+    """How many times its bytes a C costs more whose rows are all further ones."""
+    mixing: float
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
@@ -114,8 +121,6 @@ class Strategies:
     """1 where a transposed one is accepted."""
     prepacked: Value
     """1 where a packed operand is accepted."""
-    part: Value
-    """Width of a packed operand's panel over the width of the tile: its other parts come along into the caches."""
 
 
 @dataclass(frozen=True)
@@ -273,11 +278,10 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     crowding = rates.collision * (spacing_b / rates.l1_span) * rates.line_bytes
     crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     scattered = ops.name("scattered", source * crowded)
-    halves = prepacked * (s.part - 1.0)
-    swell_l1 = 1.0 + halves + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
-    swell_l2 = 1.0 + halves + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
+    swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
+    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
-    far = 1.0 + (1.0 - transposed) * (crowding + 2.0 * rates.ahead) / (FLOAT * ops.least(columns, s.tile_n))
+    far = 1.0 + (1.0 - transposed) * (rates.mixing * crowding + 2.0 * rates.ahead) / (FLOAT * ops.least(columns, s.tile_n))
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     packing = s.pack_b * p.k * columns * filling + s.pack_a * rows * p.k * blocks * (
@@ -291,7 +295,9 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     source_a = ops.name("source_a", source * crowded_a)
     waiting = ops.name("waiting", latency(ops, rates, footprint, p.active) / rates.window)
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * p.k * waiting)
-    first_a = ops.name("first_a", ops.most(tile_a * source_a, loose_a * (spacing_a / rates.l1_span) * issued))
+    extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
+    unforeseen = loose_a * (spacing_a / rates.l1_span) + (1.0 - a_is_col) * rates.unfollowed * extra
+    first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
     jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
     first_b = ops.name("first_b", ops.most(bytes_b * scattered, panels * jumps * issued))
@@ -316,7 +322,8 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     kept = ops.where(bytes_c <= rates.l2_bytes, rates.l2_byte, source)
-    traffic = (bytes_a * blocks + bytes_b * bands + 2.0 * bytes_c) * source + 2.0 * (steps - 1.0) * bytes_c * kept
+    written = bytes_c * (2.0 + rates.strewn * extra)
+    traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)

@@ -13,7 +13,7 @@ import numpy as np
 
 from vortex import explain as explaining
 from vortex.affinity import cpu_flags
-from vortex.candidates import dot_tiles
+from vortex.candidates import WIDEST_PANEL, dot_tiles
 from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.library import Library, write
 from vortex.operands import (
@@ -128,7 +128,7 @@ class GemmKernel:
             raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
         if b.data.ndim == 2:
             turned, add = bool(flags & TRANSPOSE_A), bool(flags & ACCUMULATE)
-            return self(a, b.data, out, transpose_a=turned, transpose_b=True, accumulate=add)
+            return self(a, b.data, out, transpose_a=turned, transpose_b=b.transposed, accumulate=add)
         try:
             status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
         except (BufferError, TypeError, ValueError, RuntimeError):
@@ -148,8 +148,13 @@ class GemmKernel:
             # So few columns are best read along k: the dot family takes B as its transpose, with no panels.
             lines = aligned_zeros(n * k).reshape(n, k)
             np.copyto(lines, np.asarray(b) if transpose else np.asarray(b).T)
-            return PackedOperand(lines, n, k, self._identity)
-        panel = self.manifest.panel
+            return PackedOperand(lines, n, k, self._identity, transposed=True)
+        panel, lanes = self.manifest.panel, self.manifest.lanes
+        if n <= max(panel, WIDEST_PANEL * lanes):
+            width = -(-n // lanes) * lanes
+            rows_on_lines = aligned_zeros(k * width).reshape(k, width)[:, :n]
+            np.copyto(rows_on_lines, np.asarray(b).T if transpose else np.asarray(b))
+            return PackedOperand(rows_on_lines, n, k, self._identity)
         data = aligned_zeros(-(-n // panel) * k * panel)
         status = self._pack(exportable(b), data, TRANSPOSE_B * transpose)
         if status:
@@ -176,7 +181,7 @@ class GemmKernel:
         """Run a given plan instead of the selected one; same operands as a call."""
         refuse_gradients(a, b, out)
         if isinstance(b, PackedOperand) and b.data.ndim == 2:
-            b, transpose_b = b.data, True
+            b, transpose_b = b.data, b.transposed
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B

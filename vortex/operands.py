@@ -34,12 +34,16 @@ REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
 
 @dataclass(frozen=True, eq=False)
 class PackedOperand:
-    """A constant B, laid out once for one library: panels of a declared width, or [n, k] if n is small."""
+    """A constant B, laid out once for one library: panels of a declared width, one after the other.
+
+    Few columns need none: then `data` is a matrix, [k, n] with rows on cache lines, or [n, k] if `transposed`.
+    """
 
     data: np.ndarray[Any, np.dtype[np.float32]]
     n: int
     k: int
     identity: str
+    transposed: bool = False
 
     def __repr__(self) -> str:
         return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"

@@ -180,26 +180,30 @@ class Effects:
     and `call_s` are estimates there too.
     """
 
-    resident_share: float = 0.6
+    resident_share: float = 0.75
     """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
-    outer_share: float = 0.5
+    outer_share: float = 0.65
     """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
-    partial: float = 3.0
+    partial: float = 2.0
     """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    l3_latency_s: float = 75e-9
-    dram_latency_s: float = 150e-9
+    l3_latency_s: float = 40e-9
+    dram_latency_s: float = 100e-9
     """Seconds until a line that no prefetcher asked for is there."""
     window: float = 448.0
     """Instructions in flight in one core: over how many of them such a wait is spread."""
-    split_cycles: float = 0.25
+    split_cycles: float = 0.5
     """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
-    ahead_bytes: float = 192.0
+    ahead_bytes: float = 128.0
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
-    reach: float = 4.0
+    reach: float = 6.0
     """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
     collision_share: float = 0.8
     """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
-    fill: float = 1.5
+    streams: float = 8.0
+    unfollowed: float = 1.0
+    strewn: float = 2.0
+    mixing: float = 0.0
+    fill: float = 1.25
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     call_s: float = 1e-7
     """Seconds of one call in native code: door checks, selection and task set-up."""
@@ -246,5 +250,9 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         window=EFFECTS.window,
         reach=EFFECTS.reach,
         partial=EFFECTS.partial,
+        streams=EFFECTS.streams,
+        unfollowed=EFFECTS.unfollowed,
+        strewn=EFFECTS.strewn,
+        mixing=EFFECTS.mixing,
         collision=EFFECTS.collision_share * profile.collision,
     )

@@ -133,9 +133,8 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
         plain=column([float(not g.dot) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
         prepacked=column(
-            [float(not (g.dot or g.swap or g.pack_b) and panel % t.n == 0) for g, t in zip(stage, l0, strict=True)]
+            [float(not (g.dot or g.swap or g.pack_b) and panel == t.n) for g, t in zip(stage, l0, strict=True)]
         ),
-        part=column([max(panel / t.n, 1.0) for t in l0]),
     )
 
 

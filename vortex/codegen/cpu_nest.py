@@ -164,10 +164,17 @@ class LoadStage:
         return f"vortex_l1_{self.layout}_{order}_{'a' if self.pack_a else 'n'}_{self.pack_b}"
 
 
-SHORT_DEPTH = 256
+SHORT = 256
+"""Elements: rows of A and C up to this long are fetched ahead by the nest."""
+AHEAD = 1024
+"""Elements, 4 KiB: far enough for DRAM, and less than what a few tall tiles bring into L1."""
 LINE = 16
-"""Elements: up to this depth rows of A are fetched ahead by the nest, a cache line of 64 bytes at a time."""
 PACK_B = ("none", "copy", "transpose")
+
+
+def fetch(address: tvm.ir.Call, write: int) -> tvm.ir.Call:
+    """Ask for the cache line at `address`, to be read or to be written, into the innermost cache."""
+    return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(3), T.int32(1))
 
 
 def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
@@ -207,7 +214,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
         B = T.match_buffer(b, (k * ldb,), "float32", align=4)
         C = T.match_buffer(c, (m * ldc,), "float32", align=4)
         SA = T.match_buffer(scratch_a, (tile_m * tile_k,), "float32", align=4)
-        SB = T.match_buffer(scratch_b, (tile_k * tile_n,), "float32", align=4)
+        SB = T.match_buffer(scratch_b, ((tile_k + 1) * tile_n,), "float32", align=4)
         width: T.let[T.int64] = vectors * lanes
         for jo in T.serial(T.truncdiv(end - first + tile_n - 1, tile_n)):
             j0: T.let[T.int64] = first + jo * tile_n
@@ -217,6 +224,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
                 add: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
+                stride: T.let[T.int64] = width * (kb + 1)  # one row more: panels do not start in the same cache sets
                 if stage.pack_b == "copy":
                     # Row by row over all panels: B is read as it lies in memory, not in runs one panel wide.
                     whole: T.let[T.int64] = T.truncdiv(nb, width)
@@ -230,7 +238,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                 whole,
                                 width,
                                 width,
-                                width * kb,
+                                stride,
                             )
                         )
                         if whole < panels:
@@ -239,7 +247,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                     "int32",
                                     COPY_SYMBOL,
                                     T.address_of(B[(p0 + p) * ldb + j0 + whole * width]),
-                                    T.address_of(SB[whole * width * kb + p * width]),
+                                    T.address_of(SB[whole * stride + p * width]),
                                     T.int64(1),
                                     nb - whole * width,
                                     width,
@@ -254,7 +262,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                 "int32",
                                 TRANSPOSE_SYMBOL,
                                 T.address_of(B[j * ldb + p0]),
-                                T.address_of(SB[t * width * kb]),
+                                T.address_of(SB[t * stride]),
                                 kb,
                                 T.min(width, j0 + nb - j),
                                 ldb,
@@ -289,31 +297,28 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                         wide: T.let[T.int64] = T.min(width, j0 + nb - j)
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
-                        if from_memory:  # noqa: SIM102
-                            # Rows this short end before the hardware has seen a stream: ask for the next tile's.
-                            if t == 0 and kb == step and kb <= SHORT_DEPTH:
-                                for q in T.serial(T.truncdiv(low * kb, LINE)):
-                                    T.evaluate(
-                                        T.call_llvm_intrin(
-                                            "void",
-                                            "llvm.prefetch",
-                                            T.address_of(A[corner + (i + low) * step + q * LINE]),
-                                            T.int32(0),
-                                            T.int32(3),
-                                            T.int32(1),
-                                        )
-                                    )
+                        height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
+                        if t == 0:
+                            if from_memory:  # noqa: SIM102
+                                # Rows this short end before the hardware has seen a stream.
+                                if kb == step and kb <= SHORT:
+                                    for q in T.serial(T.truncdiv(height * kb + LINE - 1, LINE)):
+                                        T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE]), 0))
+                            if ldc == nb and nb <= SHORT:
+                                # Rows of C that follow each other: their lines are owned before they are stored to.
+                                for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
+                                    T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
                         T.evaluate(
                             T.call_extern(
                                 "int32",
                                 compute,
-                                T.Cast("int32", low + T.Select(u < extra, T.int64(1), T.int64(0))),
+                                T.Cast("int32", height),
                                 T.Cast("int32", vecs),
                                 T.address_of(
                                     (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
                                 ),
                                 T.address_of(
-                                    SB[t * width * kb]
+                                    SB[t * stride]
                                     if pack_b
                                     else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
                                 ),

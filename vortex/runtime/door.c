@@ -167,7 +167,7 @@ EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t cou
     return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
   const vx_strategy *s = &vx_strategies[plan.strategy];
   if (s->dot && !vx_dot_columns(&call)) return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
-  if (!s->dot && ((s->swap ? call.packed || (!call.transpose_a && !s->pack_b) : call.transpose_b && !s->pack_b) || (call.packed && (s->pack_b || vx_panel % (s->vectors * vx_lanes)))))
+  if (!s->dot && ((s->swap ? call.packed || (!call.transpose_a && !s->pack_b) : call.transpose_b && !s->pack_b) || (call.packed && (s->pack_b || vx_panel != s->vectors * vx_lanes))))
     return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
   return answer(result, run(&call, &plan));
 }

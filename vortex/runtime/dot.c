@@ -1,9 +1,11 @@
 /* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in one tile of columns. */
 #include "vortex_runtime.h"
 
-/* Elements: a cache line, and how far into the rows of the next tile to fetch ahead. */
+/* Elements: a cache line, how far to fetch ahead, and the longest row for which that is done all along it. */
 #define LINE 16
-#define AHEAD 128
+#define AHEAD 1024
+#define SHORT 2048
+#define FIRST 128
 
 typedef struct {
   const float *x, *y;
@@ -26,11 +28,14 @@ static void run_task(void *context, int64_t index) {
   const job *work = context;
   int64_t row = index * work->rows_per_task, end = row + work->rows_per_task;
   if (end > work->rows) end = work->rows;
-  int64_t tallest = vx_dot_rows[work->columns], ahead = work->depth < AHEAD ? work->depth : AHEAD;
+  int64_t tallest = vx_dot_rows[work->columns], ahead = work->depth < FIRST ? work->depth : FIRST;
+  int dense = work->ldx == work->depth && work->depth <= SHORT;
   while (row < end) {
     int64_t height = end - row < tallest ? end - row : tallest;
     /* A new row is a new stream to the hardware: ask for the first lines of the next tile's before they are needed. */
-    for (int64_t r = row + height; r < row + height + tallest && r < end; r++)
+    for (int64_t k = 0; dense && k < height * work->depth; k += LINE)
+      __builtin_prefetch(work->x + row * work->ldx + AHEAD + k);
+    for (int64_t r = row + height; !dense && r < row + height + tallest && r < end; r++)
       for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(work->x + r * work->ldx + k);
     vx_dots[work->columns][height](work->x + row * work->ldx, work->y, work->c + row * work->row_stride, work->depth,
                                    work->ldx, work->ldy, work->row_stride, work->column_stride, work->accumulate);
@@ -50,11 +55,12 @@ int vx_execute_dot(const vx_call *call, int64_t tasks) {
   work.row_stride = over_b ? 1 : call->ldc;
   work.column_stride = over_b ? call->ldc : 1;
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
-    float *turned = vx_scratch((size_t)(call->k * call->n + 1) * sizeof(float));
+    int64_t line = (call->k + LINE - 1) / LINE * LINE; /* no vector of it straddles two lines */
+    float *turned = vx_scratch((size_t)(line * call->n + 1) * sizeof(float));
     if (!turned) return 1;
-    vortex_transpose(call->b, turned, call->n, call->k, call->ldb, call->k);
+    vortex_transpose(call->b, turned, call->n, call->k, call->ldb, line);
     work.y = turned;
-    work.ldy = call->k;
+    work.ldy = line;
   }
   int64_t tallest = vx_dot_rows[work.columns];
   work.rows_per_task = ((work.rows + tasks - 1) / tasks + tallest - 1) / tallest * tallest;

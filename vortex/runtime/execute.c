@@ -36,7 +36,7 @@ static void run_task(void *context, int64_t index) {
   int64_t width = s->vectors * vx_lanes;
   int64_t tile_m = smaller(s->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
   int64_t a_floats = s->pack_a ? rounded((tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
-  int64_t b_floats = s->pack_b ? work->tile_k * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
+  int64_t b_floats = s->pack_b ? (work->tile_k + 1) * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
   float *scratch = NULL;
   if (a_floats + b_floats + c_floats > 0) {
     scratch = vx_scratch((size_t)(a_floats + b_floats + c_floats) * sizeof(float));
