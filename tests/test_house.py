@@ -32,6 +32,7 @@ MODULES = (
     "operators",
     "rkernel",
     "candidates",
+    "rates",
     "cost",
     "selector",
     # the artifact
@@ -40,6 +41,7 @@ MODULES = (
     "codegen.toolchain",
     "codegen.cpu_kernels",
     "codegen.cpu_dot",
+    "codegen.cpu_load",
     "codegen.cpu_nest",
     "codegen.lower",
     "codegen.link",

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from vortex.candidates import WIDEST_PANEL, Strategy
-from vortex.cost import Rates
+from vortex.rates import Rates
 from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
 
 COARSE = (1, 12, 100, 600, 4096)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from vortex.rates import FETCHED_AHEAD, Rates
+
 Value = Any
 """A float32 scalar, an array of them over strategies, or a TVM expression."""
 
@@ -30,68 +32,6 @@ class Arithmetic(Protocol):
 
     def name(self, label: str, x: Value) -> Value:
         """Give a shared intermediate a name (TVM binds it once; NumPy passes it through)."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What the machine does, as the cost model sees it: seconds, seconds per byte, bytes, counts; all float32."""
-
-    call: float
-    """Seconds of a call that computes nothing."""
-    thread_start: float
-    """Seconds to hand tasks to waiting threads and to learn that they are done."""
-    tile_start: float
-    """Seconds to enter and leave one micro-kernel, whatever its size."""
-    tile_vector: float
-    """Seconds to clear and store one accumulator."""
-    copy: float
-    """Seconds to copy one element into the CacheBuffer."""
-    transpose: float
-    """Seconds to transpose one element into the CacheBuffer."""
-    lanes: float
-    registers: float
-    multiply_add: float
-    """Seconds per vector multiply-add at full issue."""
-    latency_issues: float
-    """Independent multiply-adds that keep the units busy."""
-    dot_rows: float
-    l1_bytes: float
-    l2_bytes: float
-    l3_bytes: float
-    l1_ways: float
-    line_bytes: float
-    l2_byte: float
-    """Seconds per byte that one core reads from L2."""
-    l3_byte: float
-    l3_byte_shared: float
-    """Seconds per byte of the whole device: what each of n active cores sees is at least n times this."""
-    dram_byte: float
-    dram_byte_shared: float
-    l1_span: float
-    """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
-    l2_span: float
-    split: float
-    """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
-    ahead: float
-    """Bytes fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
-    l3_latency: float
-    dram_latency: float
-    """Seconds from asking for a line to having it."""
-    window: float
-    """Instructions in flight in one core."""
-    reach: float
-    """How many times a panel's rows, with what is fetched past them, overfill L2 before the next panel finds none."""
-    partial: float
-    """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
-    streams: float
-    """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float
-    """Share of the latency of lines in further rows of A that is seen."""
-    strewn: float
-    """How many times its bytes a C costs more whose rows are all further ones."""
-    mixing: float
-    collision: float
-    """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +166,8 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tu
     possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
     tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
-    body = ops.most(rows * columns, ops.most(rows + columns, rates.latency_issues)) * rates.multiply_add
+    issues = ops.most(rows * columns, ops.most(rows + columns, rates.latency_issues))
+    body = issues * rates.multiply_add * rates.dot_slowdown
     fold = rows * columns * 10.0 * rates.multiply_add
     compute = ops.name("dot_compute", tiles * (ops.ceil(p.k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
     short = FLOAT * columns * p.k
@@ -281,7 +222,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
-    far = 1.0 + (1.0 - transposed) * (rates.mixing * crowding + 2.0 * rates.ahead) / (FLOAT * ops.least(columns, s.tile_n))
+    far = 1.0 + (1.0 - transposed) * 2.0 * rates.ahead / (FLOAT * ops.least(columns, s.tile_n))
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     packing = s.pack_b * p.k * columns * filling + s.pack_a * rows * p.k * blocks * (
@@ -296,7 +237,9 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     waiting = ops.name("waiting", latency(ops, rates, footprint, p.active) / rates.window)
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * p.k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
-    unforeseen = loose_a * (spacing_a / rates.l1_span) + (1.0 - a_is_col) * rates.unfollowed * extra
+    apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
+    jumps_a = ops.where(apart <= rates.l2_bytes, 0.0, loose_a * (spacing_a / rates.l1_span))
+    unforeseen = jumps_a + ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
     first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
     jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
@@ -322,7 +265,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     kept = ops.where(bytes_c <= rates.l2_bytes, rates.l2_byte, source)
-    written = bytes_c * (2.0 + rates.strewn * extra)
+    written = bytes_c * (2.0 + ops.where(columns <= FETCHED_AHEAD, 0.0, (1.0 - s.swap) * rates.strewn * extra))
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
     partials = (steps - 1.0) * bytes_c * kept * rates.partial

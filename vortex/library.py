@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from vortex.candidates import Admitted, Stage, Strategy, Tile
-from vortex.cost import Rates
 from vortex.errors import LibraryError
+from vortex.rates import Rates
 from vortex.selector import Selector, SlopeTable
 
 FORMAT = 1

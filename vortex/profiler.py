@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vortex.candidates import DOT_ROWS
-from vortex.cost import Rates
 from vortex.hardware import HardwareSpec
+from vortex.rates import Rates
 from vortex.selector import Array, SlopeTable
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
@@ -184,26 +184,30 @@ class Effects:
     """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
     outer_share: float = 0.65
     """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
-    partial: float = 2.0
+    partial: float = 3.0
     """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    l3_latency_s: float = 40e-9
-    dram_latency_s: float = 100e-9
+    l3_latency_s: float = 60e-9
+    dram_latency_s: float = 300e-9
     """Seconds until a line that no prefetcher asked for is there."""
     window: float = 448.0
     """Instructions in flight in one core: over how many of them such a wait is spread."""
-    split_cycles: float = 0.5
+    split_cycles: float = 0.25
     """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
     ahead_bytes: float = 128.0
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
-    reach: float = 6.0
+    reach: float = 8.0
     """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
-    collision_share: float = 0.8
+    collision_share: float = 1.3
     """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
     streams: float = 8.0
-    unfollowed: float = 1.0
-    strewn: float = 2.0
-    mixing: float = 0.0
-    fill: float = 1.25
+    """Rows of A, or of C, that prefetchers follow at a time."""
+    unfollowed: float = 0.75
+    """Share of the latency of lines in further rows of A that is seen."""
+    strewn: float = 4.0
+    """How many times its bytes a C costs more whose rows are all further ones."""
+    dot_slowdown: float = 1.25
+    """Seconds of a step of the dot family over those that its multiply-adds and loads would take at full issue."""
+    fill: float = 1.0
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     call_s: float = 1e-7
     """Seconds of one call in native code: door checks, selection and task set-up."""
@@ -253,6 +257,6 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
         strewn=EFFECTS.strewn,
-        mixing=EFFECTS.mixing,
+        dot_slowdown=EFFECTS.dot_slowdown,
         collision=EFFECTS.collision_share * profile.collision,
     )

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vortex.candidates import WHOLE, Strategy
-from vortex.cost import NEVER, Cost, Problem, Rates, Strategies, predict
+from vortex.cost import NEVER, Cost, Problem, Strategies, predict
+from vortex.rates import Rates
 
 Array = npt.NDArray[np.float32]
 F32 = np.float32

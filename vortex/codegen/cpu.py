@@ -15,17 +15,8 @@ import tvm_ffi
 from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
-from vortex.codegen.cpu_nest import (
-    COPY_SYMBOL,
-    PACK_B,
-    TRANSPOSE_SYMBOL,
-    LoadStage,
-    copy_kernel,
-    dispatch,
-    dispatch_symbol,
-    nest,
-    transpose_kernel,
-)
+from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
+from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns

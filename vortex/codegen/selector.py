@@ -15,7 +15,8 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
-from vortex.cost import Problem, Rates, Strategies, predict
+from vortex.cost import Problem, Strategies, predict
+from vortex.rates import Rates
 from vortex.selector import Array, SlopeTable
 
 COSTS_SYMBOL = "vortex_costs"

@@ -1,0 +1,121 @@
+"""Load stages of L1 on CPUs: rows copied or transposed into the CacheBuffer."""
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import vector_intrinsics
+
+COPY_SYMBOL = "vortex_copy"
+TRANSPOSE_SYMBOL = "vortex_transpose"
+
+
+def copy_kernel(lanes: int) -> tirx.PrimFunc:
+    """Load stage: `vortex_copy(source, target, rows, columns, source_stride, target_stride)`, strides in elements."""
+
+    @T.prim_func(s_tir=True)
+    def copy(
+        source: T.handle,
+        target: T.handle,
+        rows: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        target_stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": COPY_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (rows, columns), "float32", align=4, strides=[source_stride, T.int64(1)])
+        D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
+            vector = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            for i in T.serial(rows):
+                for j in T.serial((columns + lanes - 1) // lanes):
+                    for l in T.vectorized(lanes):
+                        with T.sblock("mask"):
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            mask[v] = T.Select(T.Cast("int64", v) < columns - vj * lanes, T.int32(1), T.int32(0))
+                    for l in range(lanes):
+                        with T.sblock("load"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, vj * lanes + v], T.float32(0))
+                    for l in range(lanes):
+                        with T.sblock("store"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
+                            v = T.axis.spatial(lanes, l)
+                            D[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
+
+    names = vector_intrinsics(lanes)
+    schedule = s_tir.Schedule(copy)
+    schedule.tensorize(schedule.get_loops(schedule.get_sblock("load"))[-1], names.load)
+    schedule.tensorize(schedule.get_loops(schedule.get_sblock("store"))[-1], names.store)
+    return schedule.mod["main"]
+
+
+def transpose_kernel(lanes: int) -> tirx.PrimFunc:
+    """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers:
+    `lanes` vector loads, log2(lanes) rounds of shuffles, `lanes` vector stores, masked at an edge."""
+    rounds = lanes.bit_length() - 1
+    vector = f"float32x{lanes}"
+    interleave = [[x for i in range(half, half + lanes // 2) for x in (i, lanes + i)] for half in (0, lanes // 2)]
+
+    @T.prim_func(s_tir=True)
+    def transpose(
+        source: T.handle,
+        target: T.handle,
+        rows: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        target_stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": TRANSPOSE_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (columns, rows), "float32", align=4, strides=[source_stride, T.int64(1)])
+        D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
+        with T.sblock("root"):
+            block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "float32", scope="local")
+            for jo in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
+                for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
+                    wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), rows - io * lanes))
+                    tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
+                    for j in T.unroll(lanes):
+                        if j < tall:
+                            block[T.ramp(j * lanes, 1, lanes)] = T.call_llvm_pure_intrin(
+                                vector,
+                                "llvm.masked.load",
+                                T.address_of(S[jo * lanes + j, io * lanes]),
+                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                T.broadcast(T.float32(0), lanes),
+                            )
+                        else:
+                            block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                    for r in T.unroll(rounds):
+                        for j in T.unroll(lanes // 2):
+                            block[T.ramp(((r + 1) * lanes + 2 * j) * lanes, 1, lanes)] = T.Shuffle(
+                                [
+                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                ],
+                                interleave[0],
+                            )
+                            block[T.ramp(((r + 1) * lanes + 2 * j + 1) * lanes, 1, lanes)] = T.Shuffle(
+                                [
+                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
+                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
+                                ],
+                                interleave[1],
+                            )
+                    for i in T.unroll(lanes):
+                        if i < wide:
+                            T.evaluate(
+                                T.call_llvm_intrin(
+                                    "void",
+                                    "llvm.masked.store",
+                                    block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
+                                    T.address_of(D[io * lanes + i, jo * lanes]),
+                                    T.ramp(0, 1, lanes) < T.broadcast(tall, lanes),
+                                )
+                            )
+
+    return transpose

@@ -1,0 +1,71 @@
+"""What a machine does, in the units of the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FETCHED_AHEAD = 256.0
+"""Elements: rows of A and of C up to this long are fetched ahead by the L1 nests."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine does, as the cost model sees it: seconds, seconds per byte, bytes, counts; all float32."""
+
+    call: float
+    """Seconds of a call that computes nothing."""
+    thread_start: float
+    """Seconds to hand tasks to waiting threads and to learn that they are done."""
+    tile_start: float
+    """Seconds to enter and leave one micro-kernel, whatever its size."""
+    tile_vector: float
+    """Seconds to clear and store one accumulator."""
+    copy: float
+    """Seconds to copy one element into the CacheBuffer."""
+    transpose: float
+    """Seconds to transpose one element into the CacheBuffer."""
+    lanes: float
+    registers: float
+    multiply_add: float
+    """Seconds per vector multiply-add at full issue."""
+    latency_issues: float
+    """Independent multiply-adds that keep the units busy."""
+    dot_rows: float
+    l1_bytes: float
+    l2_bytes: float
+    l3_bytes: float
+    l1_ways: float
+    line_bytes: float
+    l2_byte: float
+    """Seconds per byte that one core reads from L2."""
+    l3_byte: float
+    l3_byte_shared: float
+    """Seconds per byte of the whole device: what each of n active cores sees is at least n times this."""
+    dram_byte: float
+    dram_byte_shared: float
+    l1_span: float
+    """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
+    l2_span: float
+    split: float
+    """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
+    ahead: float
+    """Bytes fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
+    l3_latency: float
+    dram_latency: float
+    """Seconds from asking for a line to having it."""
+    window: float
+    """Instructions in flight in one core."""
+    reach: float
+    """How many times a panel's rows, with what is fetched past them, overfill L2 before the next panel finds none."""
+    partial: float
+    """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
+    streams: float
+    """Rows of A, or of C, that prefetchers follow at a time."""
+    unfollowed: float
+    """Share of the latency of lines in further rows of A that is seen."""
+    strewn: float
+    """How many times its bytes a C costs more whose rows are all further ones."""
+    dot_slowdown: float
+    """Seconds of a step of the dot family over those at full issue."""
+    collision: float
+    """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
