@@ -120,10 +120,11 @@ def measure(gemm: GemmKernel, product: str, a: Any, b: Any, packed: Any, rounds:
 class Results:
     """All rows, and the arithmetic peak of the threads that were used."""
 
-    rows: tuple[Row, ...]
-    peak_flops_per_s: float
-    threads: int
     hardware: str
+    """Its name and the core it is, for headings."""
+    threads: int
+    peak_flops_per_s: float
+    rows: tuple[Row, ...]
 
     @property
     def right(self) -> bool:
@@ -254,4 +255,4 @@ def run_demo(progress: Progress, lengths: Iterable[int] = LENGTHS, rounds: int =
             rows.append(measure(gemm, product, a, weights[n, k], packed[n, k], rounds))
     hardware, threads = gemm.manifest.hardware, get_num_threads()
     peak = hardware["peak_flops_per_s"] * min(1.0, threads / hardware["cores"])
-    return Results(tuple(rows), peak, threads, f"{hardware['name']} ({hardware['llvm_cpu']})")
+    return Results(f"{hardware['name']} ({hardware['llvm_cpu']})", threads, peak, tuple(rows))
