@@ -11,6 +11,7 @@ from eval import records
 from eval.compare import BEST, Table, baselines, pairs, tables
 from eval.records import Line
 from eval.registry import RIVALS
+from eval.report import oracle_groups, oracle_title
 from eval.stats import geometric_mean
 
 SIZE = (8.0, 4.5)
@@ -31,9 +32,10 @@ def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
         for ours in RIVALS:
             save(f"speedup-{ours}-{where}.png", partial(speedup_over_flops, table=table, ours=ours))
             save(f"roofline-{ours}-{where}.png", partial(share_over_flops, table=table, ours=ours))
-    for threads in sorted({line["threads"] for line in lines if line.get("kind") == "oracle"}):
-        chosen = [line for line in lines if line.get("kind") == "oracle" and line["threads"] == threads]
-        save(f"oracle-{threads}t.png", partial(oracle, lines=chosen))
+    for group in oracle_groups([line for line in lines if line.get("kind") == "oracle"]):
+        first = group[0]
+        packed, unpruned = ("-packed" * bool(first.get("packed")), "-unpruned" * bool(first["unpruned"]))
+        save(f"oracle-{first['threads']}t{packed}{unpruned}.png", partial(oracle, lines=group))
     save("overhead.png", partial(overhead, lines=lines))
     save("offline.png", partial(offline, lines=lines))
     return names
@@ -73,14 +75,13 @@ def share_over_flops(axes: Any, table: Table, ours: str) -> bool:
 
 def oracle(axes: Any, lines: Sequence[Line]) -> bool:
     """The paper's Figure 15: performance relative to the best strategy of each shape."""
-    for name in ("ours", "static1", "static2"):
+    for name, style in (("ours", "-"), ("static1", "--"), ("static2", ":")):
         values = sorted(line[name] for line in lines)
         shares = [index / max(1, len(values) - 1) for index in range(len(values))]
-        axes.plot(shares, values, label=f"{name} (geometric mean {geometric_mean(values):.3f})")
+        axes.plot(shares, values, style, label=f"{name} (geometric mean {geometric_mean(values):.3f})")
     axes.axhline(1.0, color="gray", linewidth=1, label="oracle")
-    _decorate(
-        axes, f"selection, {lines[0]['threads']} thread(s)", "share of shapes", "share of the oracle", log_x=False
-    )
+    axes.set_ylim(0, 1.05 * max(1.0, *(line[name] for line in lines for name in ("ours", "static1", "static2"))))
+    _decorate(axes, f"selection, {oracle_title(lines)}", "share of shapes", "share of the oracle", log_x=False)
     return True
 
 

@@ -88,13 +88,12 @@ def _limits(line: Line) -> str:
 def oracle_section(lines: Sequence[Line]) -> list[str]:
     """Selection against the best strategy found by running all of them."""
     parts = ["## Selection against the oracle"]
-    for threads in sorted({line["threads"] for line in lines}):
-        here = [line for line in lines if line["threads"] == threads]
+    for here in oracle_groups(lines):
         rows = [
             [label, f"{geometric_mean(line[name] for line in here):.3f}", f"{min(line[name] for line in here):.3f}"]
             for label, name in (("ours", "ours"), ("static1", "static1"), ("static2", "static2"))
         ]
-        parts.append(f"{threads} thread(s), {len(here)} shapes; oracle = 1")
+        parts += [f"### {oracle_title(here)}", _among(here)]
         parts.append(markdown(("choice", "geometric mean", "worst"), rows))
         worst = sorted(here, key=lambda line: line["ours"])[: max(1, len(here) // 20)]
         rows = [
@@ -107,9 +106,37 @@ def oracle_section(lines: Sequence[Line]) -> list[str]:
             ]
             for line in worst
         ]
-        parts.append("The worst 5 %, with the cost term that misled most:")
+        parts.append("The worst 5 %, with the cost term that spoke most for the chosen strategy over the best one:")
         parts.append(markdown(("shape", "share", "chosen", "best", "term"), rows))
     return parts
+
+
+def oracle_groups(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines that are compared with each other: as many threads, as many strategies, B as it was."""
+    groups: dict[tuple[int, bool, bool], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line["threads"], line["unpruned"], line.get("packed", False)), []).append(line)
+    return [groups[at] for at in sorted(groups)]
+
+
+def oracle_title(group: Sequence[Line]) -> str:
+    first = group[0]
+    strategies = "strategies of the link table" if first["unpruned"] else "strategies of the library"
+    packed = ", packed B" if first.get("packed") else ""
+    return f"{first['threads']} thread{'s' if first['threads'] > 1 else ''}{packed}, {strategies}"
+
+
+def _among(group: Sequence[Line]) -> str:
+    """What the oracle chose from."""
+    counts = sorted({str(line["strategies"]) for line in group})
+    told = f"{len(group)} shapes, {' or '.join(counts)} strategies"
+    if any(line.get("sampled") for line in group):
+        told += " (an even sample)"
+    tried = [line["tried"] for line in group if "tried" in line]
+    if tried:
+        mean = sum(tried) / len(tried)
+        told += f"; in the mean {mean:.0f} different plans for a shape, grids included"
+    return f"{told}. The oracle is 1."
 
 
 def figures_section(title: str, lines: Sequence[Line]) -> list[str]:

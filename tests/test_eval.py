@@ -3,15 +3,19 @@
 import json
 import math
 import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, machine, operands, oracle, records, stats, suites
+from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites
 from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
@@ -21,6 +25,9 @@ from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_sec
 from eval.stats import Timing
 from eval.suites import Case
 from eval.worker import measure_warm
+from vortex.candidates import Stage, Strategy, Tile
+from vortex.launcher import GemmKernel
+from vortex.selector import Grid, LaunchPlan
 
 LIMITS = Limits(
     100e9,
@@ -246,6 +253,97 @@ class TestOracle:
         times = oracle.time_plans({"a": lambda: None, "b": lambda: sum(range(1000))}, rounds=4)
         assert times.keys() == {"a", "b"}
         assert all(min(pair) > 0 for pair in times.values())
+
+    def test_the_odd_rounds_do_not_say_who_stays(self) -> None:
+        """`late` is slow in the first odd round: it must not lose its place by that. `slow` loses it, unless kept."""
+        counts = {"quick": 0, "late": 0, "slow": 0}
+
+        def call(name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
+            def run() -> None:
+                counts[name] += 1
+                time.sleep(seconds(counts[name]))
+
+            return run
+
+        calls = {
+            "quick": call("quick", lambda number: 2e-3),
+            "late": call("late", lambda number: 20e-3 if number == 2 else 2e-3),
+            "slow": call("slow", lambda number: 6e-3),
+        }
+        oracle.time_plans(calls, rounds=4)
+        assert counts == {"quick": 4, "late": 4, "slow": 1}
+        oracle.time_plans(calls, rounds=4, kept="slow")
+        assert counts["slow"] == 5
+
+    def test_static_choices_are_of_the_library_and_serve_every_shape(self) -> None:
+        def trial(strategy: str, even: float, own: bool = True) -> oracle.Trial:
+            return oracle.Trial(f"{strategy}, grid 1x1", strategy, strategy[0], 1.0, even, even, own)
+
+        shapes = [
+            [trial("a1", 1.0), trial("b1", 2.0), trial("b2", 3.0), trial("c1", 0.1, own=False)],
+            [trial("a1", 1.0), trial("b1", 3.0), trial("b2", 2.0), trial("c1", 0.1, own=False)],
+            [trial("b1", 1.0), trial("b2", 2.0), trial("c1", 0.1, own=False)],
+        ]
+        assert oracle.most_often_best(shapes, "strategy") == "b1"
+        assert oracle.most_often_best(shapes, "level0") == "b"
+
+    def test_the_term_that_misled(self) -> None:
+        told = plans.misleading_term({"compute": 1e-6, "packing": 0.0}, {"compute": 1e-6, "packing": 3e-6})
+        assert told == "packing (+3.00 us)"
+        assert plans.misleading_term({"compute": 2e-6}, {"compute": 2e-6}).startswith("none")
+        assert plans.misleading_term({"compute": 2e-6}, {"dot products": 1e-6}) == "dot products (+1.00 us)"
+
+    def test_groups_are_not_mixed(self, tmp_path: Path) -> None:
+        lines = []
+        for threads, unpruned, packed in ((1, False, False), (1, True, False), (2, False, False), (2, False, True)):
+            line = asdict(Case("s", "s/0", 8, 8, 8)) | {"kind": "oracle", "threads": threads, "unpruned": unpruned}
+            line |= {"packed": packed, "strategies": 15 + unpruned, "tried": 20, "misled": "-", "trials": []}
+            lines.append(line | {"ours": 0.9, "static1": 0.8, "static2": 0.7, "chosen": "x", "best": "y"})
+        text = report(lines)
+        titles = [line for line in text.splitlines() if line.startswith("### ")]
+        assert titles == [
+            "### 1 thread, strategies of the library",
+            "### 1 thread, strategies of the link table",
+            "### 2 threads, strategies of the library",
+            "### 2 threads, packed B, strategies of the library",
+        ]
+        assert "16 strategies" in text
+        pytest.importorskip("matplotlib")
+        records.append(tmp_path / "x.jsonl", lines)
+        assert report_main([str(tmp_path / "x.jsonl"), "--out", str(tmp_path)]) == 0
+        assert len(list(tmp_path.glob("oracle-*.png"))) == 4
+
+
+@needs.a_compiler
+class TestLinkTable:
+    """What the compiler left out can be built and run."""
+
+    def test_a_sample_is_even_and_holds_the_library(self, gemm: GemmKernel) -> None:
+        every, some = link_table.every_strategy(gemm), link_table.every_strategy(gemm, 200)
+        assert len(set(every)) == len(every) > 1000
+        assert set(gemm.strategies) <= set(some) <= set(every)
+        assert 150 <= len(some) <= 200 + len(gemm.strategies)
+        assert len({strategy.l0 for strategy in some}) > len({strategy.l0 for strategy in every}) / 2
+
+    def test_every_strategy_of_a_sample_runs(self, library_path: Path, tmp_path: Path) -> None:
+        """End to end: more strategies than a library ever keeps; each result is checked on the way."""
+        out = tmp_path / "oracle.jsonl"
+        options = f"--library {library_path} --unpruned --strategies 300 --sample 4 --max-flops 1e6 --rounds 2 --seed 1"
+        assert oracle.main([*options.split(), "--allow-busy", "--out", str(out)]) == 0
+        lines = records.read([out])
+        assert {line["suite"] for line in lines} >= {"random_1", "vortex_gnn_gemm_150"}
+        assert all(line["unpruned"] and line["tried"] > 20 and 0 < line["ours"] < 20 for line in lines)
+
+    def test_plans_that_do_the_same(self, gemm: GemmKernel) -> None:
+        l0 = next(strategy.l0 for strategy in gemm.strategies if not strategy.stage.dot)
+
+        def deed(m: int, n: int, k: int, **stage: bool) -> object:
+            strategy = Strategy(l0, Tile(m * l0.m, n * l0.n, k), Stage(**stage))
+            return plans.deed(LaunchPlan(0, strategy, Grid(1, 1), 1.0), 3 * l0.m, 5 * l0.n - 1, 100)
+
+        assert deed(3, 5, 100) == deed(4, 6, 200) != deed(2, 5, 100)
+        assert deed(3, 5, 100) != deed(3, 4, 100) and deed(3, 5, 100) != deed(3, 5, 99)
+        assert deed(3, 5, 100) != deed(3, 5, 100, pack_b=True)
 
 
 class TestMeasuring:
