@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites
+from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites, utilization
 from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
@@ -25,7 +25,7 @@ from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_sec
 from eval.stats import Timing
 from eval.suites import Case
 from eval.worker import measure_warm
-from vortex.candidates import Stage, Strategy, Tile
+from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
 from vortex.launcher import GemmKernel
 from vortex.selector import Grid, LaunchPlan
 
@@ -344,6 +344,32 @@ class TestLinkTable:
         assert deed(3, 5, 100) == deed(4, 6, 200) != deed(2, 5, 100)
         assert deed(3, 5, 100) != deed(3, 4, 100) and deed(3, 5, 100) != deed(3, 5, 99)
         assert deed(3, 5, 100) != deed(3, 5, 100, pack_b=True)
+
+
+class TestUtilization:
+    def test_strategies_past_the_bounds_of_the_spec(self, gemm: GemmKernel) -> None:
+        """The evidence for a bound needs what it forbids."""
+        level = link_table.hardware_of(gemm).level("L1")
+        capacity = link_table.hardware_of(gemm).memory(level.memory).capacity_bytes
+        found = utilization.copying_strategies(gemm, [(1024, 1024, 1024)])
+        filled = [buffer_bytes(s.l1, s.stage, 4, s.l0.m) / capacity for s in found]
+        assert min(filled) < 0.1 and level.max_utilization < 1.5 < max(filled) <= utilization.OVERFILLED
+        assert len({s.l0 for s in found}) == 1
+
+    def test_register_tiles_are_those_that_were_measured(self, gemm: GemmKernel) -> None:
+        points = utilization.register_tiles(gemm, 1e12)
+        assert len(points) == len(gemm.manifest.profile["kernels"])
+        assert all(0 < point.utilization <= 1 and 0 < point.share < 1 for point in points)
+
+    def test_summary_and_plot(self, tmp_path: Path) -> None:
+        points = [utilization.Point("L0", "wide", 0.3, 0.9), utilization.Point("L0", "wide", 0.4, 0.7)]
+        points += [utilization.Point("L1", "8x8x8", 1.2, 0.5)]
+        first, second = utilization.summary(points).splitlines()
+        assert first.startswith("L0: 25% to 50% of the vector registers") and "best 0.90, mean 0.80" in first
+        assert second.startswith("L1: 100% to 150%") and "best 0.50" in second
+        pytest.importorskip("matplotlib")
+        utilization.draw(points, {"L0": (0.25, 1.0), "L1": (0.0, 0.75)}, tmp_path / "u.png")
+        assert (tmp_path / "u.png").read_bytes().startswith(b"\x89PNG")
 
 
 class TestMeasuring:
