@@ -3,7 +3,6 @@
 Each compilation runs in a fresh process with a cache folder of its own.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval import machine, records
+from eval.commands import command
 from eval.process import ROOT
 
 CHILD = """
@@ -67,10 +67,13 @@ def figures(hw: str) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.offline", description=__doc__.splitlines()[0])
-    parser.add_argument("--hw", default="native")
-    parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"))
+    parser = command(__doc__)
+    parser.add_argument("--hw", default="native", help="a shipped spec, a path, or native")
+    parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"), help="lines are added to it")
+    parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     options = parser.parse_args(arguments)
+    if not options.allow_busy:
+        machine.check_idle()
     about = {"commit": machine.commit(), "device": machine.device()}
     try:
         lines = [line | about for line in figures(options.hw)]
@@ -84,4 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except machine.BusyError as error:
+        sys.exit(f"error: the machine is busy: {error}")

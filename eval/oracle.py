@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from eval import machine, plans, records
+from eval.commands import command
 from eval.operands import Operands, WrongResultError, check, make_operands
 from eval.suites import MAIN_SUITES, Case, fresh_seed, load_suite, random_cases, sample
 from eval.worker import time_batch
@@ -198,12 +199,12 @@ def choose_cases(options: argparse.Namespace, seed: int) -> list[Case]:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m eval.oracle", description=__doc__.splitlines()[0])
+    top = command(__doc__)
     top.add_argument("--suite", nargs="+", default=[*MAIN_SUITES, "random"], help="stored suites, or `random`")
-    top.add_argument("--sample", type=int, default=100, help="shapes, every suite represented (default: 100)")
-    top.add_argument("--max-flops", type=float, default=2e9, help="leave out shapes above this (default: 2e9)")
+    top.add_argument("--sample", type=int, default=100, help="shapes, every suite represented")
+    top.add_argument("--max-flops", type=float, default=2e9, help="leave out shapes above this")
     top.add_argument("--packed", action="store_true", help="B packed before the calls")
-    top.add_argument("--threads", type=int, default=1)
+    top.add_argument("--threads", type=int, default=1, help="threads of a call")
     top.add_argument("--rounds", type=int, default=6, help="at least 2; half of them choose, half of them score")
     top.add_argument("--seed", type=int, help="of the sample and the random shapes (default: fresh)")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")
@@ -215,9 +216,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--strategies", type=int, metavar="N", help="with --unpruned: only an even sample of about so many of them"
     )
-    top.add_argument("--max-seconds", type=float, default=900.0, help="begin no shape after this long (default: 900)")
+    top.add_argument("--max-seconds", type=float, default=900.0, help="begin no shape after this long")
     top.add_argument("--out", type=Path, default=Path("results/oracle.jsonl"), help="lines are added to it")
-    top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine")
+    top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     return top
 
 

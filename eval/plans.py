@@ -40,15 +40,17 @@ def deed(plan: Any, m: int, n: int, k: int) -> Any:
 
 
 def terms(gemm: Any, plan: Any, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
-    """Predicted seconds of a plan by term; the cost of the dot family is one term."""
-    if family(plan):
-        return {"dot products": float(plan.seconds)}
+    """Predicted seconds of a plan by term."""
     found: dict[str, float] = gemm.cost_terms(plan, m, n, k, **operands)
-    return {name: seconds for name, seconds in found.items() if name != "total"}
+    return found
 
 
 def misleading_term(before: dict[str, float], best: dict[str, float]) -> str:
-    """The term that spoke most for the chosen plan (`before`) over the one that was really best."""
-    gains = {name: best.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | best.keys()}
+    """The term that spoke most for the chosen plan (`before`) over the one that was really best.
+
+    Plans of different families have no terms in common: then it is the whole.
+    """
+    alike = before.keys() == best.keys()
+    gains = {name: best[name] - before[name] for name in before if (name != "total") == alike and name in best}
     name = max(gains, key=lambda term: (gains[term], term))
     return f"{name} ({gains[name] * 1e6:+.2f} us)" if gains[name] > 0 else "none: predicted as well as the chosen one"

@@ -1,11 +1,11 @@
-"""`python -m eval.report results/*.jsonl --out docs/performance`: markdown tables and plots from result lines."""
+"""`python -m eval.report`: markdown tables and plots from result lines, such as `results/*.jsonl`."""
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eval import records
+from eval.commands import command
 from eval.compare import Table, decile_groups, grouped, losing, markdown, overall, roofline, tables
 from eval.records import Line
 from eval.registry import RIVALS
@@ -165,7 +165,7 @@ def report(lines: Sequence[Line], pictures: Iterable[str] = ()) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.report", description=__doc__)
+    parser = command(__doc__)
     parser.add_argument("results", nargs="+", type=Path, help="files of result lines")
     parser.add_argument("--out", type=Path, help="folder for report.md and the plots; default: text to stdout")
     options = parser.parse_args(arguments)

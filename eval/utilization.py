@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from eval import machine, records
+from eval.commands import command
 from eval.link_table import hardware_of, widened
 from eval.oracle import time_plans
 from eval.plans import deed
@@ -139,12 +140,12 @@ def draw(points: Sequence[Point], bounds: dict[str, tuple[float, float]], path: 
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m eval.utilization", description=__doc__.splitlines()[0])
+    top = command(__doc__)
     top.add_argument("--library", help="a saved library of this machine instead of vortex.compile()")
-    top.add_argument("--out", type=Path, default=Path("docs/performance"), help="folder for utilization.png")
+    top.add_argument("--out", type=Path, default=Path("docs/performance"), help="folder of utilization.png")
     top.add_argument("--lines", type=Path, help="file that the points are added to, as JSON lines")
-    top.add_argument("--levels", nargs="+", choices=("L0", "L1"), default=["L0", "L1"])
-    top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine")
+    top.add_argument("--levels", nargs="+", choices=("L0", "L1"), default=["L0", "L1"], help="what to draw")
+    top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     return top
 
 
