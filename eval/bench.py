@@ -233,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     lines = list(records.settled(records.read([options.out])).values())
     print(summary_text(lines))
+    if options.smoke:
+        print("\nA smoke run shows that everything works, not how fast it is: few cases, short, on a machine in use.")
     failed = [
         line for line in lines if line["error"] is not None and line["error_kind"] not in ("AbsentError", "TooLarge")
     ]

@@ -428,6 +428,24 @@ class TestWorker:
             with pytest.raises(WorkerError, match="no case is prepared"):
                 worker.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
 
+    @pytest.mark.parametrize(
+        ("system", "case"),
+        [
+            ("tvm_dlight", Case("s", "s/0", 1, 64, 128, trans_b=True)),
+            ("tvm_metaschedule", Case("s", "s/1", 32, 32, 32)),
+        ],
+    )
+    def test_tvm_schedules_a_static_shape(self, monkeypatch: pytest.MonkeyPatch, system: str, case: Case) -> None:
+        if system == "tvm_metaschedule":
+            pytest.importorskip("cloudpickle")
+        monkeypatch.setenv("EVAL_TVM_TRIALS", "2")
+        with WorkerProcess(system, 1) as worker:
+            worker.start()
+            effort = Effort(1, 0.005, ("warm",), timeout=120.0)
+            outcome = measure(case, {system: worker}, effort, Run(1, 0, LIMITS, {}), True)[system]
+        assert outcome.error is None and outcome.error_share is not None and outcome.error_share < 1
+        assert outcome.rounds["warm"][0].best > 0 and outcome.detail
+
     def test_an_unknown_system_is_reported(self) -> None:
         with WorkerProcess("nonsense", 1) as worker, pytest.raises(WorkerError, match="AbsentError"):
             worker.start()
