@@ -1,4 +1,4 @@
-"""What the commands of the evaluation have in common: how their help reads."""
+"""What the commands of the evaluation have in common: how their help and their figures read."""
 
 import argparse
 
@@ -13,6 +13,13 @@ class _Help(argparse.HelpFormatter):
             return text
         values = action.default if isinstance(action.default, list) else [action.default]
         return f"{text} (default: {' '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)})"
+
+
+def shown(value: float) -> str:
+    """Counts in full, measurements with four digits."""
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def command(document: str) -> argparse.ArgumentParser:

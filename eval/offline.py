@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval import machine, records
-from eval.commands import command
+from eval.commands import command, shown
 from eval.process import ROOT
 
 CHILD = """
@@ -32,7 +32,7 @@ try:
 except (AttributeError, TypeError, ValueError):
     sieve = {}
 print(json.dumps({"import": imported - start, "compile": done - imported, "memory": max(own, children) * 1024,
-                  "size": sum(map(os.path.getsize, files)), "strategies": len(gemm.strategies), "sieve": sieve}))
+                  "size": sum(map(os.path.getsize, files)), "sieve": sieve}))
 """
 
 
@@ -61,7 +61,6 @@ def figures(hw: str) -> list[dict[str, Any]]:
         ("peak memory", first["memory"] / 1e6, "MB"),
         ("library", first["size"] / 1e6, "MB"),
         *((name, count, "candidates") for name, count in first["sieve"].items()),
-        ("strategies in the library", first["strategies"], "candidates"),
     ]
     return [{"kind": "offline", "name": name, "value": value, "unit": unit, "hw": hw} for name, value, unit in named]
 
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     records.append(options.out, lines)
     for line in lines:
-        print(f"{line['name']:40} {line['value']:12.3f} {line['unit']}")
+        print(f"{line['name']:40} {shown(line['value']):>12} {line['unit']}")
     return 0
 
 

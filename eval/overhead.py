@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from eval import machine, records
-from eval.commands import command
+from eval.commands import command, shown
 from eval.machine import aligned
 from eval.suites import fresh_seed
 from eval.vortex_systems import load_gemm
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = {"threads": 1, "seed": seed, "commit": machine.commit(), "device": machine.device()}
     for line in figures(gemm, seed, options.calls, options.largest_cube):
         records.append(options.out, [line | about])
-        print(f"{line['name']:55} {line['value']:12.3f} {line['unit']:6} {line['note']}")
+        print(f"{line['name']:55} {shown(line['value']):>12} {line['unit']:6} {line['note']}".rstrip())
     return 0
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eval import records
-from eval.commands import command
+from eval.commands import command, shown
 from eval.compare import Table, decile_groups, grouped, losing, markdown, overall, roofline, tables
 from eval.records import Line
 from eval.registry import RIVALS
@@ -82,7 +82,7 @@ def about(lines: Sequence[Line]) -> list[str]:
 def _limits(line: Line) -> str:
     levels = ", ".join(f"{level['name']} {level['read_bytes_per_s'] / 1e9:.0f}" for level in line["limits"]["levels"])
     peak = line["limits"]["peak_flops_per_s"] / 1e9
-    return f"{line['threads']} thread(s): FMA peak {peak:.0f} GFLOP/s, read GB/s: {levels}"
+    return f"{line['threads']} thread{'s' * (line['threads'] > 1)}: FMA peak {peak:.0f} GFLOP/s, read GB/s: {levels}"
 
 
 def oracle_section(lines: Sequence[Line]) -> list[str]:
@@ -141,7 +141,7 @@ def _among(group: Sequence[Line]) -> str:
 
 def figures_section(title: str, lines: Sequence[Line]) -> list[str]:
     """Named figures as they were measured."""
-    rows = [[str(line["name"]), f"{line['value']:.4g}", str(line["unit"]), str(line.get("note", ""))] for line in lines]
+    rows = [[str(line["name"]), shown(line["value"]), str(line["unit"]), str(line.get("note", ""))] for line in lines]
     return [f"## {title}", markdown(("figure", "value", "unit", "note"), rows)]
 
 
