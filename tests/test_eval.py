@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites, utilization
+from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites, utilization, worker
 from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
@@ -23,11 +24,11 @@ from eval.report import report
 from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_seconds, roofline_seconds, roofline_share
 from eval.stats import Timing
 from eval.suites import Case
-from eval.worker import measure_warm
 from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
 from vortex.launcher import GemmKernel
 from vortex.selector import Grid, LaunchPlan
 
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 LIMITS = Limits(
     100e9,
     (
@@ -381,7 +382,7 @@ class TestMeasuring:
             operands.check(made, np.full_like(right, np.nan))
 
     def test_short_calls_are_timed_in_batches(self) -> None:
-        timing = measure_warm(lambda: None, 0.01)
+        timing = worker.measure_warm(lambda: None, 0.01)
         assert timing.calls > 1000
         assert 0 < timing.best <= timing.median
 
@@ -412,21 +413,71 @@ class TestMeasuring:
             machine.check_peak(100e9, 90e9)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@needs_cc
+class TestCold:
+    """The cold mode: operands come from memory, whatever the caches protect."""
+
+    @pytest.mark.parametrize("kib", [24, 512, 8192])
+    def test_the_flush_empties_every_cache(self, kib: int) -> None:
+        """Reading one word of each line: what a cache still held would be read as quickly as before."""
+        lines = machine.aligned(kib * 256).reshape(-1, 16)
+        lines.fill(1.0)
+        words, total = lines[:, 0], np.empty((), np.float32)
+
+        def seconds(prepare: Callable[[], object]) -> float:
+            times = []
+            for _ in range(15):
+                words.sum(out=total)
+                prepare()
+                start = time.perf_counter_ns()
+                words.sum(out=total)
+                times.append(time.perf_counter_ns() - start)
+            return min(times)
+
+        assert seconds(machine.flush_caches) > 1.3 * seconds(lambda: None)
+
+    def test_every_call_is_flushed_before_and_a_tiny_one_comes_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        done: list[str] = []
+        monkeypatch.setattr(worker, "flush_caches", lambda: done.append("flush"))
+        timing = worker.measure_cold(lambda: done.append("call"), lambda: done.append("tiny"), seconds=0.0)
+        assert done == ["flush", "tiny", "call"] * (len(done) // 3)
+        assert timing.calls == len(done) // 3 and 0 < timing.best <= timing.median
+
+    def test_a_long_call_is_made_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "flush_caches", lambda: None)
+        monkeypatch.setattr(worker, "time_batch", lambda call, count: 2.0)
+        assert worker.measure_cold(lambda: None, lambda: None, seconds=1.0).calls == 1
+
+    def test_a_system_is_slower_cold_than_warm(self) -> None:
+        """16 MB of operands that a core's caches or the shared one hold when warm, for hardly any arithmetic."""
+        case = Case("s", "s/0", 1, 1024, 4096)
+        with WorkerProcess("openblas", 1) as process:
+            try:
+                process.start()
+            except WorkerError as error:
+                pytest.skip(str(error))
+            effort = Effort(2, 0.05, ("warm", "cold"))
+            outcome = measure(case, {"openblas": process}, effort, Run(1, 0, LIMITS, {}), True)["openblas"]
+        assert outcome.error is None
+        warm, cold = (stats.summarize(outcome.rounds[mode], mode).seconds for mode in ("warm", "cold"))
+        assert cold > warm
+
+
+@needs_cc
 class TestWorker:
     def test_one_system_in_its_own_process(self) -> None:
-        with WorkerProcess("openblas", 1) as worker:
+        with WorkerProcess("openblas", 1) as process:
             try:
-                worker.start()
+                process.start()
             except WorkerError as error:
                 pytest.skip(str(error))
             run = Run(1, 0, LIMITS, {})
             case = Case("s", "s/0", 16, 24, 32, trans_a=True)
-            outcome = measure(case, {"openblas": worker}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
+            outcome = measure(case, {"openblas": process}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
             assert outcome.error is None
             assert len(outcome.rounds["warm"]) == 2
             with pytest.raises(WorkerError, match="no case is prepared"):
-                worker.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
+                process.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
 
     @pytest.mark.parametrize(
         ("system", "case"),
@@ -439,13 +490,13 @@ class TestWorker:
         if system == "tvm_metaschedule":
             pytest.importorskip("cloudpickle")
         monkeypatch.setenv("EVAL_TVM_TRIALS", "2")
-        with WorkerProcess(system, 1) as worker:
-            worker.start()
+        with WorkerProcess(system, 1) as process:
+            process.start()
             effort = Effort(1, 0.005, ("warm",), timeout=120.0)
-            outcome = measure(case, {system: worker}, effort, Run(1, 0, LIMITS, {}), True)[system]
+            outcome = measure(case, {system: process}, effort, Run(1, 0, LIMITS, {}), True)[system]
         assert outcome.error is None and outcome.error_share is not None and outcome.error_share < 1
         assert outcome.rounds["warm"][0].best > 0 and outcome.detail
 
     def test_an_unknown_system_is_reported(self) -> None:
-        with WorkerProcess("nonsense", 1) as worker, pytest.raises(WorkerError, match="AbsentError"):
-            worker.start()
+        with WorkerProcess("nonsense", 1) as process, pytest.raises(WorkerError, match="AbsentError"):
+            process.start()
