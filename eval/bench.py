@@ -18,6 +18,7 @@ import psutil
 
 from eval import machine, records
 from eval.alternate import Effort, Run, blank, lines_of, measure_quiet
+from eval.commands import command
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, SYSTEMS
 from eval.report import summary_text
@@ -40,34 +41,43 @@ SMOKE = [
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m eval.bench", description=__doc__.splitlines()[0])
+    top = command(__doc__)
     top.add_argument("--suite", nargs="+", default=list(MAIN_SUITES), help="stored suites, or `random`")
     top.add_argument("--systems", nargs="+", help=f"default: {' '.join(PLAIN)}; known: {' '.join(SYSTEMS)}")
     top.add_argument("--packed", action="store_true", help=f"also {' '.join(PACKED)}")
-    top.add_argument("--threads", nargs="+", type=int, default=[1])
-    top.add_argument("--warm", action="store_true", help="operands in the caches (the default)")
+    top.add_argument("--threads", nargs="+", type=int, default=[1], help="numbers of threads, one run for each")
+    top.add_argument(
+        "--warm", action="store_true", help="operands in the caches, as an earlier call left them (the default)"
+    )
     top.add_argument("--cold", action="store_true", help="caches emptied before each call")
     top.add_argument(
-        "--layout", choices=("case", "nn", "nt", "tn", "tt"), default="case", help="default: as the case says"
+        "--layout",
+        choices=("case", "nn", "nt", "tn", "tt"),
+        default="case",
+        help="how A and B lie: n as they are, t transposed; default: as the case says",
     )
     top.add_argument("--limit", type=int, help="only the first so many cases")
     top.add_argument("--sample", type=int, help="a seeded sample of so many cases, every suite represented")
     top.add_argument("--max-flops", type=float, help="leave out cases above this")
-    top.add_argument("--random-count", type=int, default=300)
+    top.add_argument("--random-count", type=int, default=300, help="shapes of the suite `random`")
     top.add_argument(
         "--seed", type=int, help="of operands, order, sample and random shapes (default: 0; random: fresh)"
     )
-    top.add_argument("--rounds", type=int, default=3)
+    top.add_argument("--rounds", type=int, default=3, help="turns of every system at a case")
     top.add_argument("--seconds", type=float, default=0.05, help="per system, case, mode and round")
     top.add_argument("--max-seconds", type=float, help="stop after this long; resume later")
     top.add_argument("--timeout", type=float, default=300.0, help="seconds a worker may take for one request")
-    top.add_argument("--out", type=Path, default=Path("results/bench.jsonl"))
+    top.add_argument("--out", type=Path, default=Path("results/bench.jsonl"), help="file of result lines")
     top.add_argument("--resume", action="store_true", help="go on with --out, skipping what it holds")
     top.add_argument("--retry-errors", action="store_true", help="with --resume: measure failed cases again")
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine; every line says so")
     top.add_argument("--library", help="a saved vortex library instead of vortex.compile()")
-    top.add_argument("--hw", help="hardware spec for vortex.compile() (default: native)")
-    top.add_argument("--smoke", action="store_true", help="a few small cases of every suite, all systems, in minutes")
+    top.add_argument("--hw", help="hardware spec for vortex.compile(); default: native")
+    top.add_argument(
+        "--smoke",
+        action="store_true",
+        help="a few small cases of every suite, all systems, in minutes; other options override what it sets",
+    )
     return top
 
 
@@ -223,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     lines = list(records.settled(records.read([options.out])).values())
     print(summary_text(lines))
+    if options.smoke:
+        print("\nA smoke run shows that everything works, not how fast it is: few cases, short, on a machine in use.")
     failed = [
         line for line in lines if line["error"] is not None and line["error_kind"] not in ("AbsentError", "TooLarge")
     ]

@@ -79,11 +79,10 @@ def pairs(table: Table, ours: str, baseline: str, cases: Iterable[str] | None = 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, numbers to the right."""
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|" + "|".join("---" if i == 0 else "---:" for i in range(len(header))) + "|",
-    ]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    listed = list(rows)
+    right = [i > 0 and all(row[i][:1].isdigit() or row[i][:1] in "-+" for row in listed) for i in range(len(header))]
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join("---:" if side else "---" for side in right) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in listed])
 
 
 def _row(label: str, result: Speedup | None, slack: Speedup | None) -> list[str]:
@@ -117,7 +116,18 @@ def grouped(table: Table, ours: str, groups: dict[str, list[str]], first: str) -
 
 def decile_groups(table: Table) -> dict[str, list[str]]:
     flops = table.flops(table.lines)
-    return {f"{flops[cases[0]] / 1e6:.3g} to {flops[cases[-1]] / 1e6:.3g} MFLOP": cases for cases in deciles(flops)}
+    groups: dict[str, list[str]] = {}
+    for cases in deciles(flops):
+        low, high = _flop(flops[cases[0]]), _flop(flops[cases[-1]])
+        groups.setdefault(low if low == high else f"{low} to {high}", []).extend(cases)
+    return groups
+
+
+def _flop(count: int) -> str:
+    for unit, size in (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} FLOP"
 
 
 def roofline(table: Table) -> str:

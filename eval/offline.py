@@ -3,7 +3,6 @@
 Each compilation runs in a fresh process with a cache folder of its own.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval import machine, records
+from eval.commands import command, shown
 from eval.process import ROOT
 
 CHILD = """
@@ -32,7 +32,7 @@ try:
 except (AttributeError, TypeError, ValueError):
     sieve = {}
 print(json.dumps({"import": imported - start, "compile": done - imported, "memory": max(own, children) * 1024,
-                  "size": sum(map(os.path.getsize, files)), "strategies": len(gemm.strategies), "sieve": sieve}))
+                  "size": sum(map(os.path.getsize, files)), "sieve": sieve}))
 """
 
 
@@ -61,16 +61,18 @@ def figures(hw: str) -> list[dict[str, Any]]:
         ("peak memory", first["memory"] / 1e6, "MB"),
         ("library", first["size"] / 1e6, "MB"),
         *((name, count, "candidates") for name, count in first["sieve"].items()),
-        ("strategies in the library", first["strategies"], "candidates"),
     ]
     return [{"kind": "offline", "name": name, "value": value, "unit": unit, "hw": hw} for name, value, unit in named]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.offline", description=__doc__.splitlines()[0])
-    parser.add_argument("--hw", default="native")
-    parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"))
+    parser = command(__doc__)
+    parser.add_argument("--hw", default="native", help="a shipped spec, a path, or native")
+    parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"), help="lines are added to it")
+    parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     options = parser.parse_args(arguments)
+    if not options.allow_busy:
+        machine.check_idle()
     about = {"commit": machine.commit(), "device": machine.device()}
     try:
         lines = [line | about for line in figures(options.hw)]
@@ -79,9 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     records.append(options.out, lines)
     for line in lines:
-        print(f"{line['name']:40} {line['value']:12.3f} {line['unit']}")
+        print(f"{line['name']:40} {shown(line['value']):>12} {line['unit']}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except machine.BusyError as error:
+        sys.exit(f"error: the machine is busy: {error}")

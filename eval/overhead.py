@@ -4,7 +4,6 @@ Native selection, the first call of a new shape against the second, the smallest
 memory over many calls. One thread and one process: no other library's pool is awake.
 """
 
-import argparse
 import gc
 import random
 import statistics
@@ -19,6 +18,7 @@ import numpy as np
 import psutil
 
 from eval import machine, records
+from eval.commands import command, shown
 from eval.machine import aligned
 from eval.suites import fresh_seed
 from eval.vortex_systems import load_gemm
@@ -151,12 +151,12 @@ def figures(gemm: Any, seed: int, calls: int, largest: int) -> Iterator[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.overhead", description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=1_000_000)
-    parser.add_argument("--largest-cube", type=int, default=2048)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--out", type=Path, default=Path("results/overhead.jsonl"))
-    parser.add_argument("--allow-busy", action="store_true")
+    parser = command(__doc__)
+    parser.add_argument("--calls", type=int, default=1_000_000, help="over which memory may not grow")
+    parser.add_argument("--largest-cube", type=int, default=2048, help="of the calls with m = n = k")
+    parser.add_argument("--seed", type=int, help="of the random shapes; default: fresh")
+    parser.add_argument("--out", type=Path, default=Path("results/overhead.jsonl"), help="lines are added to it")
+    parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     options = parser.parse_args(arguments)
     seed = fresh_seed() if options.seed is None else options.seed
     if not options.allow_busy:
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = {"threads": 1, "seed": seed, "commit": machine.commit(), "device": machine.device()}
     for line in figures(gemm, seed, options.calls, options.largest_cube):
         records.append(options.out, [line | about])
-        print(f"{line['name']:55} {line['value']:12.3f} {line['unit']:6} {line['note']}")
+        print(f"{line['name']:55} {shown(line['value']):>12} {line['unit']:6} {line['note']}".rstrip())
     return 0
 
 

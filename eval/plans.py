@@ -23,10 +23,34 @@ def level0(plan: Any) -> str:
     return str(plan.strategy.l0)
 
 
+def family(plan: Any) -> bool:
+    """Plans of one family give the same bits: outer products, or dot products along k."""
+    return bool(plan.strategy.stage.dot)
+
+
+def deed(plan: Any, m: int, n: int, k: int) -> Any:
+    """What a plan does to this shape: a cut past the end of an axis cuts nothing, so many strategies do the same."""
+    l0, l1, stage, grid = plan.strategy.l0, plan.strategy.l1, plan.strategy.stage, plan.grid
+    if stage.dot:
+        return stage, grid.m * grid.n
+    if stage.swap:
+        m, n = n, m
+    panels = -(-n // l0.n)
+    return stage, grid, l0, min(l1.m, m), min(l1.n, panels * l0.n), min(l1.k, k)
+
+
+def terms(gemm: Any, plan: Any, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
+    """Predicted seconds of a plan by term."""
+    found: dict[str, float] = gemm.cost_terms(plan, m, n, k, **operands)
+    return found
+
+
 def misleading_term(before: dict[str, float], best: dict[str, float]) -> str:
-    """The term that spoke most for the chosen plan (`before`) over the one that was really best."""
-    if not before or not best:
-        return "unknown"
-    gains = {name: best.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | best.keys()}
+    """The term that spoke most for the chosen plan (`before`) over the one that was really best.
+
+    Plans of different families have no terms in common: then it is the whole.
+    """
+    alike = before.keys() == best.keys()
+    gains = {name: best[name] - before[name] for name in before if (name != "total") == alike and name in best}
     name = max(gains, key=lambda term: (gains[term], term))
-    return f"{name} ({gains[name] * 1e6:+.2f} us)"
+    return f"{name} ({gains[name] * 1e6:+.2f} us)" if gains[name] > 0 else "none: predicted as well as the chosen one"

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from eval import records
 from eval.compare import BEST, Table, baselines, pairs, tables
 from eval.records import Line
 from eval.registry import RIVALS
+from eval.report import oracle_groups, oracle_title
 from eval.stats import geometric_mean
 
-SIZE = (8.0, 4.5)
+SIZE = (9.0, 4.5)
 
 
 def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
@@ -31,9 +33,10 @@ def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
         for ours in RIVALS:
             save(f"speedup-{ours}-{where}.png", partial(speedup_over_flops, table=table, ours=ours))
             save(f"roofline-{ours}-{where}.png", partial(share_over_flops, table=table, ours=ours))
-    for threads in sorted({line["threads"] for line in lines if line.get("kind") == "oracle"}):
-        chosen = [line for line in lines if line.get("kind") == "oracle" and line["threads"] == threads]
-        save(f"oracle-{threads}t.png", partial(oracle, lines=chosen))
+    for group in oracle_groups([line for line in lines if line.get("kind") == "oracle"]):
+        first = group[0]
+        packed, unpruned = ("-packed" * bool(first.get("packed")), "-unpruned" * bool(first["unpruned"]))
+        save(f"oracle-{first['threads']}t{packed}{unpruned}.png", partial(oracle, lines=group))
     save("overhead.png", partial(overhead, lines=lines))
     save("offline.png", partial(offline, lines=lines))
     return names
@@ -48,11 +51,15 @@ def speedup_over_flops(axes: Any, table: Table, ours: str) -> bool:
         if found:
             style = {"color": "black", "marker": "x", "s": 14} if baseline == BEST else {"s": 8, "alpha": 0.6}
             mean = geometric_mean(theirs / mine for _, theirs, mine in found)
-            label = f"{baseline} (geometric mean {mean:.2f})"
+            label = f"{baseline}: {mean:.2f}"
             axes.scatter([flops[case] for case, _, _ in found], [t / m for _, t, m in found], label=label, **style)
             drawn = True
     axes.axhline(1.0, color="gray", linewidth=1)
-    _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "speedup", log_y=True)
+    axes.set_yscale("log")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+    _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "speedup")
+    _legend_beside(axes, "geometric mean over")
     return drawn
 
 
@@ -68,19 +75,20 @@ def share_over_flops(axes: Any, table: Table, ours: str) -> bool:
             drawn = drawn or system == ours
     axes.set_ylim(0, 1)
     _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "share of the roofline")
+    _legend_beside(axes)
     return drawn
 
 
 def oracle(axes: Any, lines: Sequence[Line]) -> bool:
     """The paper's Figure 15: performance relative to the best strategy of each shape."""
-    for name in ("ours", "static1", "static2"):
+    for name, style in (("ours", "-"), ("static1", "--"), ("static2", ":")):
         values = sorted(line[name] for line in lines)
         shares = [index / max(1, len(values) - 1) for index in range(len(values))]
-        axes.plot(shares, values, label=f"{name} (geometric mean {geometric_mean(values):.3f})")
+        axes.plot(shares, values, style, label=f"{name}: {geometric_mean(values):.3f}")
     axes.axhline(1.0, color="gray", linewidth=1, label="oracle")
-    _decorate(
-        axes, f"selection, {lines[0]['threads']} thread(s)", "share of shapes", "share of the oracle", log_x=False
-    )
+    axes.set_ylim(0, 1.05 * max(1.0, *(line[name] for line in lines for name in ("ours", "static1", "static2"))))
+    _decorate(axes, f"selection, {oracle_title(lines)}", "share of shapes", "share of the oracle", log_x=False)
+    _legend_beside(axes, "geometric mean of")
     return True
 
 
@@ -88,9 +96,12 @@ def overhead(axes: Any, lines: Sequence[Line]) -> bool:
     """The paper's Figure 14: selection beside execution, for the cubes."""
     cubes = [line for line in lines if line.get("kind") == "overhead" and line.get("cube")]
     labels = [str(line["cube"]) for line in cubes]
-    axes.bar(labels, [line["value"] for line in cubes], label="call", color="lightgray")
+    axes.set_yscale("log")
+    bars = axes.bar(labels, [line["value"] for line in cubes], label="call", color="lightgray")
+    axes.bar_label(bars, [f"{100 * line['selection_us'] / line['value']:.2g} %" for line in cubes])
     axes.bar(labels, [line["selection_us"] for line in cubes], label="selection", color="black")
-    _decorate(axes, "selection and execution, m = n = k", "extent", "us", log_x=False, log_y=True)
+    _decorate(axes, "selection and execution; above the bars: the share of selection", "m = n = k", "us", log_x=False)
+    axes.legend(fontsize=8)
     return bool(cubes)
 
 
@@ -99,21 +110,24 @@ def offline(axes: Any, lines: Sequence[Line]) -> bool:
     found = [line for line in lines if line.get("kind") == "offline"]
     counts = [line for line in found if line["unit"] == "candidates"]
     times = ", ".join(f"{line['name']} {line['value']:.2f} s" for line in found if line["unit"] == "s")
-    axes.barh([line["name"] for line in counts][::-1], [max(1, line["value"]) for line in counts][::-1], color="gray")
     axes.set_xscale("log")
-    axes.set_xlabel("candidates")
-    axes.set_title(times or "offline", fontsize=9)
+    bars = axes.barh([line["name"] for line in counts][::-1], [line["value"] for line in counts][::-1], color="gray")
+    axes.bar_label(bars, [f" {line['value']:,}" for line in counts][::-1])
+    axes.set_xlim(0.5, 10 * max((line["value"] for line in counts), default=1))
+    _decorate(axes, times or "offline", "candidates", "", log_x=False)
     return bool(counts)
 
 
-def _decorate(axes: Any, title: str, x: str, y: str, log_x: bool = True, log_y: bool = False) -> None:
+def _decorate(axes: Any, title: str, x: str, y: str, log_x: bool = True) -> None:
     if log_x:
         axes.set_xscale("log")
-    if log_y:
-        axes.set_yscale("log")
-    axes.set_title(title)
+    axes.set_axisbelow(True)
+    axes.set_title(title, fontsize=11)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
+
+
+def _legend_beside(axes: Any, title: str = "") -> None:
+    """Where it covers no point."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, title=title, title_fontsize=8, frameon=False)

@@ -1,11 +1,11 @@
-"""`python -m eval.report results/*.jsonl --out docs/performance`: markdown tables and plots from result lines."""
+"""`python -m eval.report`: markdown tables and plots from result lines, such as `results/*.jsonl`."""
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eval import records
+from eval.commands import command, shown
 from eval.compare import Table, decile_groups, grouped, losing, markdown, overall, roofline, tables
 from eval.records import Line
 from eval.registry import RIVALS
@@ -82,19 +82,18 @@ def about(lines: Sequence[Line]) -> list[str]:
 def _limits(line: Line) -> str:
     levels = ", ".join(f"{level['name']} {level['read_bytes_per_s'] / 1e9:.0f}" for level in line["limits"]["levels"])
     peak = line["limits"]["peak_flops_per_s"] / 1e9
-    return f"{line['threads']} thread(s): FMA peak {peak:.0f} GFLOP/s, read GB/s: {levels}"
+    return f"{line['threads']} thread{'s' * (line['threads'] > 1)}: FMA peak {peak:.0f} GFLOP/s, read GB/s: {levels}"
 
 
 def oracle_section(lines: Sequence[Line]) -> list[str]:
     """Selection against the best strategy found by running all of them."""
     parts = ["## Selection against the oracle"]
-    for threads in sorted({line["threads"] for line in lines}):
-        here = [line for line in lines if line["threads"] == threads]
+    for here in oracle_groups(lines):
         rows = [
             [label, f"{geometric_mean(line[name] for line in here):.3f}", f"{min(line[name] for line in here):.3f}"]
             for label, name in (("ours", "ours"), ("static1", "static1"), ("static2", "static2"))
         ]
-        parts.append(f"{threads} thread(s), {len(here)} shapes; oracle = 1")
+        parts += [f"### {oracle_title(here)}", _among(here)]
         parts.append(markdown(("choice", "geometric mean", "worst"), rows))
         worst = sorted(here, key=lambda line: line["ours"])[: max(1, len(here) // 20)]
         rows = [
@@ -107,14 +106,42 @@ def oracle_section(lines: Sequence[Line]) -> list[str]:
             ]
             for line in worst
         ]
-        parts.append("The worst 5 %, with the cost term that misled most:")
+        parts.append("The worst 5 %, with the cost term that spoke most for the chosen strategy over the best one:")
         parts.append(markdown(("shape", "share", "chosen", "best", "term"), rows))
     return parts
 
 
+def oracle_groups(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines that are compared with each other: as many threads, as many strategies, B as it was."""
+    groups: dict[tuple[int, bool, bool], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line["threads"], line["unpruned"], line.get("packed", False)), []).append(line)
+    return [groups[at] for at in sorted(groups)]
+
+
+def oracle_title(group: Sequence[Line]) -> str:
+    first = group[0]
+    strategies = "strategies of the link table" if first["unpruned"] else "strategies of the library"
+    packed = ", packed B" if first.get("packed") else ""
+    return f"{first['threads']} thread{'s' if first['threads'] > 1 else ''}{packed}, {strategies}"
+
+
+def _among(group: Sequence[Line]) -> str:
+    """What the oracle chose from."""
+    counts = sorted({str(line["strategies"]) for line in group})
+    told = f"{len(group)} shapes, {' or '.join(counts)} strategies"
+    if any(line.get("sampled") for line in group):
+        told += " (an even sample)"
+    tried = [line["tried"] for line in group if "tried" in line]
+    if tried:
+        mean = sum(tried) / len(tried)
+        told += f"; in the mean {mean:.0f} different plans for a shape, grids included"
+    return f"{told}. The oracle is 1."
+
+
 def figures_section(title: str, lines: Sequence[Line]) -> list[str]:
     """Named figures as they were measured."""
-    rows = [[str(line["name"]), f"{line['value']:.4g}", str(line["unit"]), str(line.get("note", ""))] for line in lines]
+    rows = [[str(line["name"]), shown(line["value"]), str(line["unit"]), str(line.get("note", ""))] for line in lines]
     return [f"## {title}", markdown(("figure", "value", "unit", "note"), rows)]
 
 
@@ -138,7 +165,7 @@ def report(lines: Sequence[Line], pictures: Iterable[str] = ()) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.report", description=__doc__)
+    parser = command(__doc__)
     parser.add_argument("results", nargs="+", type=Path, help="files of result lines")
     parser.add_argument("--out", type=Path, help="folder for report.md and the plots; default: text to stdout")
     options = parser.parse_args(arguments)

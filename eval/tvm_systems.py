@@ -1,5 +1,6 @@
 """TVM's own schedules for a static shape: dlight (rules, no search) and MetaSchedule (search). Only for a few cases."""
 
+import logging
 import os
 import tempfile
 import time
@@ -15,7 +16,7 @@ TRIALS = int(os.environ.get("EVAL_TVM_TRIALS", "64"))
 
 
 class TvmDlight(System):
-    """The matmul scheduled by dlight's CPU rules: it has some for GEMV and reductions, none for GEMM."""
+    """The matmul scheduled by dlight's CPU rules: only for a matrix times a vector, k contiguous."""
 
     name = "tvm_dlight"
 
@@ -76,6 +77,7 @@ class TvmMetaSchedule(TvmDlight):
     def _schedule(self, operands: Operands) -> tuple[Any, str]:
         from tvm.s_tir import meta_schedule
 
+        logging.disable(logging.INFO)  # a table for every batch of trials
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             database = meta_schedule.tir_integration.tune_tir(

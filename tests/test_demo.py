@@ -22,7 +22,7 @@ def results(error: float = 0.25) -> Results:
         for m in (1, 22, 476)
         for product, n, k in PRODUCTS
     ]
-    return Results(tuple(rows), 500e9, 2, "test")
+    return Results("test", 2, 500e9, tuple(rows))
 
 
 class TestCheck:

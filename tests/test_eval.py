@@ -3,15 +3,19 @@
 import json
 import math
 import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, machine, operands, oracle, records, stats, suites
+from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites, utilization, worker
 from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
@@ -20,8 +24,11 @@ from eval.report import report
 from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_seconds, roofline_seconds, roofline_share
 from eval.stats import Timing
 from eval.suites import Case
-from eval.worker import measure_warm
+from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
+from vortex.launcher import GemmKernel
+from vortex.selector import Grid, LaunchPlan
 
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 LIMITS = Limits(
     100e9,
     (
@@ -247,6 +254,121 @@ class TestOracle:
         assert times.keys() == {"a", "b"}
         assert all(min(pair) > 0 for pair in times.values())
 
+    def test_the_odd_rounds_do_not_say_who_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`late` is slow in the first odd round: it must not lose its place by that. `slow` loses it, unless kept."""
+        counts = {"quick": 0, "late": 0, "slow": 0}
+
+        def call(name: str, *seconds: float) -> Callable[[], float]:
+            def run() -> float:
+                counts[name] += 1
+                return seconds[(counts[name] - 1) % len(seconds)]
+
+            return run
+
+        monkeypatch.setattr(oracle, "time_batch", lambda call, count: call())
+        calls = {"quick": call("quick", 2e-3), "late": call("late", 2e-3, 9e-3), "slow": call("slow", 6e-3)}
+        assert oracle.time_plans(calls, rounds=4) == {"quick": (2e-3, 2e-3), "late": (2e-3, 9e-3), "slow": (6e-3, 6e-3)}
+        assert counts == {"quick": 4, "late": 4, "slow": 1}
+        oracle.time_plans(calls, rounds=4, kept="slow")
+        assert counts["slow"] == 5
+
+    def test_static_choices_are_of_the_library_and_serve_every_shape(self) -> None:
+        def trial(strategy: str, even: float, own: bool = True) -> oracle.Trial:
+            return oracle.Trial(f"{strategy}, grid 1x1", strategy, strategy[0], 1.0, even, even, own)
+
+        shapes = [
+            [trial("a1", 1.0), trial("b1", 2.0), trial("b2", 3.0), trial("c1", 0.1, own=False)],
+            [trial("a1", 1.0), trial("b1", 3.0), trial("b2", 2.0), trial("c1", 0.1, own=False)],
+            [trial("b1", 1.0), trial("b2", 2.0), trial("c1", 0.1, own=False)],
+        ]
+        assert oracle.most_often_best(shapes, "strategy") == "b1"
+        assert oracle.most_often_best(shapes, "level0") == "b"
+
+    def test_the_term_that_misled(self) -> None:
+        told = plans.misleading_term({"compute": 1e-6, "packing": 0.0}, {"compute": 1e-6, "packing": 3e-6})
+        assert told == "packing (+3.00 us)"
+        assert plans.misleading_term({"compute": 2e-6}, {"compute": 2e-6}).startswith("none")
+        outer, dot = {"compute": 2e-6, "traffic": 9e-6, "total": 2e-6}, {"dot_products": 5e-6, "total": 5e-6}
+        assert plans.misleading_term(outer, dot) == "total (+3.00 us)"
+
+    def test_groups_are_not_mixed(self, tmp_path: Path) -> None:
+        lines = []
+        for threads, unpruned, packed in ((1, False, False), (1, True, False), (2, False, False), (2, False, True)):
+            line = asdict(Case("s", "s/0", 8, 8, 8)) | {"kind": "oracle", "threads": threads, "unpruned": unpruned}
+            line |= {"packed": packed, "strategies": 15 + unpruned, "tried": 20, "misled": "-", "trials": []}
+            lines.append(line | {"ours": 0.9, "static1": 0.8, "static2": 0.7, "chosen": "x", "best": "y"})
+        text = report(lines)
+        titles = [line for line in text.splitlines() if line.startswith("### ")]
+        assert titles == [
+            "### 1 thread, strategies of the library",
+            "### 1 thread, strategies of the link table",
+            "### 2 threads, strategies of the library",
+            "### 2 threads, packed B, strategies of the library",
+        ]
+        assert "16 strategies" in text
+        pytest.importorskip("matplotlib")
+        records.append(tmp_path / "x.jsonl", lines)
+        assert report_main([str(tmp_path / "x.jsonl"), "--out", str(tmp_path)]) == 0
+        assert len(list(tmp_path.glob("oracle-*.png"))) == 4
+
+
+@needs.a_compiler
+class TestLinkTable:
+    """What the compiler left out can be built and run."""
+
+    def test_a_sample_is_even_and_holds_the_library(self, gemm: GemmKernel) -> None:
+        every, some = link_table.every_strategy(gemm), link_table.every_strategy(gemm, 200)
+        assert len(set(every)) == len(every) > 1000
+        assert set(gemm.strategies) <= set(some) <= set(every)
+        assert 150 <= len(some) <= 200 + len(gemm.strategies)
+        assert len({strategy.l0 for strategy in some}) > len({strategy.l0 for strategy in every}) / 2
+
+    def test_every_strategy_of_a_sample_runs(self, library_path: Path, tmp_path: Path) -> None:
+        """End to end: more strategies than a library ever keeps; each result is checked on the way."""
+        out = tmp_path / "oracle.jsonl"
+        options = f"--library {library_path} --unpruned --strategies 300 --sample 4 --max-flops 1e6 --rounds 2 --seed 1"
+        assert oracle.main([*options.split(), "--allow-busy", "--out", str(out)]) == 0
+        lines = records.read([out])
+        assert {line["suite"] for line in lines} >= {"random_1", "vortex_gnn_gemm_150"}
+        assert all(line["unpruned"] and line["tried"] > 20 and 0 < line["ours"] < 20 for line in lines)
+
+    def test_plans_that_do_the_same(self, gemm: GemmKernel) -> None:
+        l0 = next(strategy.l0 for strategy in gemm.strategies if not strategy.stage.dot)
+
+        def deed(m: int, n: int, k: int, **stage: bool) -> object:
+            strategy = Strategy(l0, Tile(m * l0.m, n * l0.n, k), Stage(**stage))
+            return plans.deed(LaunchPlan(0, strategy, Grid(1, 1), 1.0), 3 * l0.m, 5 * l0.n - 1, 100)
+
+        assert deed(3, 5, 100) == deed(4, 6, 200) != deed(2, 5, 100)
+        assert deed(3, 5, 100) != deed(3, 4, 100) and deed(3, 5, 100) != deed(3, 5, 99)
+        assert deed(3, 5, 100) != deed(3, 5, 100, pack_b=True)
+
+
+class TestUtilization:
+    def test_strategies_past_the_bounds_of_the_spec(self, gemm: GemmKernel) -> None:
+        """The evidence for a bound needs what it forbids."""
+        level = link_table.hardware_of(gemm).level("L1")
+        capacity = link_table.hardware_of(gemm).memory(level.memory).capacity_bytes
+        found = utilization.copying_strategies(gemm, [(1024, 1024, 1024)])
+        filled = [buffer_bytes(s.l1, s.stage, 4, s.l0.m) / capacity for s in found]
+        assert min(filled) < 0.1 and level.max_utilization < 1.5 < max(filled) <= utilization.OVERFILLED
+        assert len({s.l0 for s in found}) == 1
+
+    def test_register_tiles_are_those_that_were_measured(self, gemm: GemmKernel) -> None:
+        points = utilization.register_tiles(gemm, 1e12)
+        assert len(points) == len(gemm.manifest.profile["kernels"])
+        assert all(0 < point.utilization <= 1 and 0 < point.share < 1 for point in points)
+
+    def test_summary_and_plot(self, tmp_path: Path) -> None:
+        points = [utilization.Point("L0", "wide", 0.3, 0.9), utilization.Point("L0", "wide", 0.4, 0.7)]
+        points += [utilization.Point("L1", "8x8x8", 1.2, 0.5)]
+        first, second = utilization.summary(points).splitlines()
+        assert first.startswith("L0: 25% to 50% of the vector registers") and "best 0.90, mean 0.80" in first
+        assert second.startswith("L1: 100% to 150%") and "best 0.50" in second
+        pytest.importorskip("matplotlib")
+        utilization.draw(points, {"L0": (0.25, 1.0), "L1": (0.0, 0.75)}, tmp_path / "u.png")
+        assert (tmp_path / "u.png").read_bytes().startswith(b"\x89PNG")
+
 
 class TestMeasuring:
     def test_a_wrong_result_is_refused(self) -> None:
@@ -260,7 +382,7 @@ class TestMeasuring:
             operands.check(made, np.full_like(right, np.nan))
 
     def test_short_calls_are_timed_in_batches(self) -> None:
-        timing = measure_warm(lambda: None, 0.01)
+        timing = worker.measure_warm(lambda: None, 0.01)
         assert timing.calls > 1000
         assert 0 < timing.best <= timing.median
 
@@ -291,22 +413,91 @@ class TestMeasuring:
             machine.check_peak(100e9, 90e9)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@needs_cc
+class TestCold:
+    """The cold mode: operands come from memory, whatever the caches protect."""
+
+    @pytest.mark.parametrize("place", [0, 1, -1], ids=["innermost", "second", "outermost"])
+    def test_the_flush_empties_every_cache(self, place: int) -> None:
+        """Reading one word of each line: what a cache still held would be read as quickly as before."""
+        _, capacity, _ = machine.cache_sizes()[place]
+        lines = machine.aligned(min(capacity // 2, 1 << 23) // 64 * 16).reshape(-1, 16)
+        lines.fill(1.0)
+        words, total = lines[:, 0], np.empty((), np.float32)
+
+        def seconds(prepare: Callable[[], object]) -> float:
+            times = []
+            for _ in range(15):
+                words.sum(out=total)
+                prepare()
+                start = time.perf_counter_ns()
+                words.sum(out=total)
+                times.append(time.perf_counter_ns() - start)
+            return min(times)
+
+        assert seconds(machine.flush_caches) > 1.3 * seconds(lambda: None)
+
+    def test_every_call_is_flushed_before_and_a_tiny_one_comes_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        done: list[str] = []
+        monkeypatch.setattr(worker, "flush_caches", lambda: done.append("flush"))
+        timing = worker.measure_cold(lambda: done.append("call"), lambda: done.append("tiny"), seconds=0.0)
+        assert done == ["flush", "tiny", "call"] * (len(done) // 3)
+        assert timing.calls == len(done) // 3 and 0 < timing.best <= timing.median
+
+    def test_a_long_call_is_made_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "flush_caches", lambda: None)
+        monkeypatch.setattr(worker, "time_batch", lambda call, count: 2.0)
+        assert worker.measure_cold(lambda: None, lambda: None, seconds=1.0).calls == 1
+
+    def test_a_system_is_slower_cold_than_warm(self) -> None:
+        """16 MB of operands that a core's caches or the shared one hold when warm, for hardly any arithmetic."""
+        case = Case("s", "s/0", 1, 1024, 4096)
+        with WorkerProcess("openblas", 1) as process:
+            try:
+                process.start()
+            except WorkerError as error:
+                pytest.skip(str(error))
+            effort = Effort(2, 0.05, ("warm", "cold"))
+            outcome = measure(case, {"openblas": process}, effort, Run(1, 0, LIMITS, {}), True)["openblas"]
+        assert outcome.error is None
+        warm, cold = (stats.summarize(outcome.rounds[mode], mode).seconds for mode in ("warm", "cold"))
+        assert cold > warm
+
+
+@needs_cc
 class TestWorker:
     def test_one_system_in_its_own_process(self) -> None:
-        with WorkerProcess("openblas", 1) as worker:
+        with WorkerProcess("openblas", 1) as process:
             try:
-                worker.start()
+                process.start()
             except WorkerError as error:
                 pytest.skip(str(error))
             run = Run(1, 0, LIMITS, {})
             case = Case("s", "s/0", 16, 24, 32, trans_a=True)
-            outcome = measure(case, {"openblas": worker}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
+            outcome = measure(case, {"openblas": process}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
             assert outcome.error is None
             assert len(outcome.rounds["warm"]) == 2
             with pytest.raises(WorkerError, match="no case is prepared"):
-                worker.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
+                process.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
+
+    @pytest.mark.parametrize(
+        ("system", "case"),
+        [
+            ("tvm_dlight", Case("s", "s/0", 1, 64, 128, trans_b=True)),
+            ("tvm_metaschedule", Case("s", "s/1", 32, 32, 32)),
+        ],
+    )
+    def test_tvm_schedules_a_static_shape(self, monkeypatch: pytest.MonkeyPatch, system: str, case: Case) -> None:
+        if system == "tvm_metaschedule":
+            pytest.importorskip("cloudpickle")
+        monkeypatch.setenv("EVAL_TVM_TRIALS", "2")
+        with WorkerProcess(system, 1) as process:
+            process.start()
+            effort = Effort(1, 0.005, ("warm",), timeout=120.0)
+            outcome = measure(case, {system: process}, effort, Run(1, 0, LIMITS, {}), True)[system]
+        assert outcome.error is None and outcome.error_share is not None and outcome.error_share < 1
+        assert outcome.rounds["warm"][0].best > 0 and outcome.detail
 
     def test_an_unknown_system_is_reported(self) -> None:
-        with WorkerProcess("nonsense", 1) as worker, pytest.raises(WorkerError, match="AbsentError"):
-            worker.start()
+        with WorkerProcess("nonsense", 1) as process, pytest.raises(WorkerError, match="AbsentError"):
+            process.start()

@@ -104,6 +104,19 @@ def test_explanation(gemm: GemmKernel) -> None:
     assert all(rival.seconds >= explanation.plan.seconds for rival, _ in explanation.rivals)
 
 
+def test_the_dot_family_is_explained_as_one_term(gemm: GemmKernel) -> None:
+    explanation = gemm.explain(2000, 2, 500, threads=1)
+    dots = [plan for plan in gemm.plans(2000, 2, 500, threads=1) if plan.strategy.stage.dot]
+    terms = gemm.cost_terms(dots[0], 2000, 2, 500)
+    assert terms.keys() == {"dot_products", "start", "total"}
+    assert terms["dot_products"] + terms["start"] == pytest.approx(terms["total"]) == pytest.approx(dots[0].seconds)
+    assert "dot_products" in str(explanation) or "compute" in str(explanation)
+
+
+def test_terms_that_print_as_nothing_are_left_out(gemm: GemmKernel) -> None:
+    assert " 0.0 ns" not in str(gemm.explain(3, 4, 5)) and "(+0.0 ns)" not in str(gemm.explain(1, 1, 1))
+
+
 def test_a_foreign_plan_is_refused(gemm: GemmKernel) -> None:
     a = np.ones((64, 64), np.float32)
     for plan in gemm.plans(64, 64, 64, threads=1):

@@ -51,7 +51,9 @@ Hardware = Annotated[
         show_default=True,
     ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and remember nothing.")]
+FLAG = ""
+"""Flags take no value: nothing to show where other options show what they take."""
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and remember nothing.", metavar=FLAG)]
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -103,7 +105,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True, metavar=FLAG),
     ] = False,
 ) -> None:
     """Options of the command as a whole."""
@@ -157,10 +160,12 @@ def explain(
         list[str], typer.Option("--shape", help="Extents of a call; may be given more than once.", metavar="M,N,K")
     ],
     hw: Hardware = "native",
-    transpose_a: Annotated[bool, typer.Option("--transpose-a", help="A is given as K x M.")] = False,
-    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="B is given as N x K.")] = False,
-    packed: Annotated[bool, typer.Option("--packed", help="B was packed before the call.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", help="Default: as a call would use.", min=1)] = None,
+    transpose_a: Annotated[bool, typer.Option("--transpose-a", help="A is given as K x M.", metavar=FLAG)] = False,
+    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="B is given as N x K.", metavar=FLAG)] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="B was packed before the call.", metavar=FLAG)] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="Default: as many as a call would use.", min=1, metavar="N")
+    ] = None,
 ) -> None:
     """Show what would run for a shape, what each part costs, and why the rivals lost."""
     shapes = [_extents(text) for text in shape]
@@ -177,13 +182,14 @@ def explain(
 
 @app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Hardware specs.", metavar="FILE.toml...")],
+    files: Annotated[list[Path], typer.Argument(help="Hardware specs.", metavar="FILE.toml")],
     compare: Annotated[
         bool | None,
         typer.Option(
             "--compare/--no-compare",
             help="Set declared figures beside those of this machine. Default: where it is of the same kind.",
             show_default=False,
+            metavar=FLAG,
         ),
     ] = None,
 ) -> None:
@@ -217,13 +223,15 @@ def _compare(spec: HardwareSpec, wanted: bool) -> None:
         if here.llvm_cpu != spec.llvm_cpu:
             note.print(f"not compared with this machine, which is a {here.llvm_cpu}", markup=False)
             return
-    rows = check_device(spec)
+    rows = [row for row in check_device(spec) if row.declared or row.detected]
     width = max(len(row.figure) for row in rows)
     out.print(f"  {'figure':{width}} {'declared':>19} {'here':>19}  ratio", markup=False)
     for row in rows:
         mark = " " if 0.8 <= row.ratio <= 1.25 else "!"
         figures = f"{row.figure:{width}} {row.declared:19,} {row.detected:19,} {row.ratio:6.2f}"
         out.print(f"{mark} {figures}  {row.source}", markup=False)
+    if any(not 0.8 <= row.ratio <= 1.25 for row in rows):
+        out.print("! is off by more than a quarter", markup=False)
 
 
 @app.command()
@@ -232,7 +240,9 @@ def probe(
         Path | None,
         typer.Option("--output", "-o", help="Where to write the spec; else it is printed.", metavar="FILE.toml"),
     ] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again, whatever is remembered.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure again, whatever is remembered.", metavar=FLAG)
+    ] = False,
 ) -> None:
     """Write the hardware spec of this machine, with where every figure came from."""
     _check_folder(output)

@@ -120,10 +120,11 @@ def measure(gemm: GemmKernel, product: str, a: Any, b: Any, packed: Any, rounds:
 class Results:
     """All rows, and the arithmetic peak of the threads that were used."""
 
-    rows: tuple[Row, ...]
-    peak_flops_per_s: float
-    threads: int
     hardware: str
+    """Its name and the core it is, for headings."""
+    threads: int
+    peak_flops_per_s: float
+    rows: tuple[Row, ...]
 
     @property
     def right(self) -> bool:
@@ -131,7 +132,7 @@ class Results:
 
     def table(self) -> Table:
         peak = f"peak {self.peak_flops_per_s / 1e9:.0f} GFLOP/s"
-        title = f"BERT-base layer on {self.hardware}, {self.threads} thread(s), {peak}"
+        title = f"BERT-base layer on {self.hardware}, {_threads(self.threads)}, {peak}"
         table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
         for heading in ("m x n x k", "strategy,\ngrid"):
             table.add_column(heading, no_wrap=True)
@@ -155,7 +156,7 @@ class Results:
 
     def _cells(self, row: Row, seconds: float) -> tuple[str, str, str]:
         rate = row.flops / seconds
-        return f"{rate * 1e-9:.1f}", f"{rate / self.peak_flops_per_s:.0%}", f"{row.numpy_s / seconds:.2f}"
+        return f"{rate * 1e-9:.1f}", f"{rate / self.peak_flops_per_s:.0%}", f"{row.numpy_s / seconds:#.3g}".rstrip(".")
 
     def legend(self) -> str:
         """The strategies that were chosen, by number."""
@@ -204,10 +205,11 @@ class Results:
             axes.set_title(f"{product}: m x {n} x {k}", fontsize="medium")
             axes.set_ylim(0, self.peak_flops_per_s * 1e-9)
             axes.grid(alpha=0.3)
-        panels[0].legend(loc="lower right")
+        title = f"BERT-base layer on {self.hardware}, {_threads(self.threads)}"
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside upper center", ncols=3, frameon=False, title=title)
         figure.supxlabel("sequence length (m)")
         figure.supylabel("GFLOP/s; the axis ends at the arithmetic peak")
-        figure.suptitle(f"{self.hardware}, {self.threads} thread(s)")
         figure.savefig(path, dpi=120)
 
     def show(self, console: Console, folder: Path) -> bool:
@@ -225,6 +227,10 @@ class Results:
             console.print(f"no plot: {error.name} is missing; install vortex with its `dev` extra", markup=False)
         console.print(f"written: {', '.join(map(str, written))}", markup=False)
         return self.right
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _numpy_s(row: Row) -> float:
@@ -254,4 +260,4 @@ def run_demo(progress: Progress, lengths: Iterable[int] = LENGTHS, rounds: int =
             rows.append(measure(gemm, product, a, weights[n, k], packed[n, k], rounds))
     hardware, threads = gemm.manifest.hardware, get_num_threads()
     peak = hardware["peak_flops_per_s"] * min(1.0, threads / hardware["cores"])
-    return Results(tuple(rows), peak, threads, f"{hardware['name']} ({hardware['llvm_cpu']})")
+    return Results(f"{hardware['name']} ({hardware['llvm_cpu']})", threads, peak, tuple(rows))

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from vortex.library import Manifest
 
 NEVER = 1e20
+SHOWN_S = 5e-11
+"""Shorter times would print as 0.0 ns."""
+NOTES = {"traffic": "  (runs beside the others: only what they cannot hide is added)"}
 
 
 def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
@@ -29,9 +32,16 @@ def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
 
 
 def terms(selector: Selector, shape: Shape, plan: LaunchPlan, threads: int) -> dict[str, float]:
-    """Predicted seconds of one plan, by term; `total` is the last wave and start-up included."""
+    """Predicted seconds of one plan, by term; in `total` are the last wave and start-up too.
+
+    The dot family has a formula of its own, whose parts have no names: one term.
+    """
     costs = selector.costs(shape, plan.grid, threads).terms()
-    return {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
+    found = {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
+    if plan.strategy.stage.dot:
+        start, total = found["start"], found["total"]
+        return {"dot_products": total - start, "start": start, "total": total}
+    return found
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,11 @@ class Explanation:
             f"L0 costs are {self.basis}",
             f"plan   {plan.strategy}; L2 grid {plan.grid.m}x{plan.grid.n}",
             f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
-            *(f"  {name:<10} {_time(value)}" for name, value in self.terms.items() if value and name != "total"),
+            *(
+                f"  {name:<12} {_time(value)}{NOTES.get(name, '')}"
+                for name, value in self.terms.items()
+                if value >= SHOWN_S and name != "total"
+            ),
             "runners-up",
         ]
         for rival, costs in self.rivals:
@@ -72,9 +86,11 @@ class Explanation:
 
 
 def _loses_in(winner: dict[str, float], loser: dict[str, float]) -> str:
-    name = max((name for name in winner if name != "total"), key=lambda name: loser[name] - winner[name])
-    excess = loser[name] - winner[name]
-    return f"{name} (+{_time(excess).strip()})" if excess > 0 else "nothing it can name: a tie"
+    """The term that costs the loser most more; the families have no terms in common, only a total."""
+    alike = winner.keys() == loser.keys()
+    excess = {name: loser[name] - winner[name] for name in winner if (name != "total") == alike and name in loser}
+    name = max(excess, key=lambda name: excess[name])
+    return f"{name} (+{_time(excess[name]).strip()})" if excess[name] >= SHOWN_S else "no term: a tie"
 
 
 def _time(seconds: float) -> str:

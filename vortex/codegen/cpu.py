@@ -181,5 +181,6 @@ def emit_library(
     compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
     table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
     sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "dot.c", "select.c", "door.c")]
-    link(library, [*kernels, costs_object], [table, *sources], includes=[Path(tvm_ffi.libinfo.find_include_path())])
+    headers = Path(tvm_ffi.libinfo.find_include_path())
+    link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}"])
     return library

@@ -23,8 +23,13 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
     `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`, strides in elements.
     """
     count = rows * columns
-    rounds = lanes.bit_length() - 1
-    folds = [[(lane + (lanes >> (r + 1))) % lanes for lane in range(lanes)] for r in range(rounds)]
+
+    def fold(partial: tirx.Buffer, at: tirx.Var) -> None:
+        """Add the upper half of a vector to the lower one, then of what is left, until lane 0 holds the sum."""
+        for half in (lanes >> r for r in range(1, lanes.bit_length())):
+            vector = partial[at, T.ramp(0, 1, lanes)]
+            turned = T.Shuffle([vector], [(lane + half) % lanes for lane in range(lanes)])
+            T.buffer_store(partial, vector + turned, [at, T.ramp(0, 1, lanes)])
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -82,28 +87,11 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
                             )
             for i in T.unroll(rows):
                 for j in T.unroll(columns):
-                    for r in T.unroll(rounds):
-                        with T.sblock("fold"):
-                            vi, vj = T.axis.remap("SS", [i, j])
-                            vr = T.axis.opaque(rounds, r)
-                            T.reads(acc[vi * columns + vj, 0:lanes])
-                            T.writes(acc[vi * columns + vj, 0:lanes])
-                            if vr == 0:
-                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
-                                    vi * columns + vj, T.ramp(0, 1, lanes)
-                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[0])
-                            if vr == 1:
-                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
-                                    vi * columns + vj, T.ramp(0, 1, lanes)
-                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[1])
-                            if vr == 2:
-                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
-                                    vi * columns + vj, T.ramp(0, 1, lanes)
-                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[2])
-                            if vr == 3:
-                                acc[vi * columns + vj, T.ramp(0, 1, lanes)] = acc[
-                                    vi * columns + vj, T.ramp(0, 1, lanes)
-                                ] + T.Shuffle([acc[vi * columns + vj, T.ramp(0, 1, lanes)]], folds[-1])
+                    with T.sblock("fold"):
+                        vi, vj = T.axis.remap("SS", [i, j])
+                        T.reads(acc[vi * columns + vj, 0:lanes])
+                        T.writes(acc[vi * columns + vj, 0:lanes])
+                        fold(acc, vi * columns + vj)
                     with T.sblock("store"):
                         vi, vj = T.axis.remap("SS", [i, j])
                         if accumulate != 0:

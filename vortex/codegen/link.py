@@ -23,11 +23,17 @@ def c_compiler() -> str:
     )
 
 
-def link(target: Path, objects: Sequence[Path], sources: Sequence[Path], includes: Sequence[Path] = ()) -> None:
+def link(
+    target: Path,
+    objects: Sequence[Path],
+    sources: Sequence[Path],
+    includes: Sequence[Path] = (),
+    defines: Sequence[str] = (),
+) -> None:
     """Compile `sources` and link everything into the shared library `target`."""
     command = [c_compiler(), "-O2", "-std=gnu11", "-fPIC", "-shared", "-Wl,-Bsymbolic", "-pthread"]
-    command += [*(f"-I{folder}" for folder in (RUNTIME, *includes)), "-o", str(target)]
-    command += [*map(str, sources), *map(str, objects), "-Wl,-z,noexecstack"]
+    command += [*(f"-I{folder}" for folder in (RUNTIME, *includes)), *(f"-D{name}" for name in defines)]
+    command += ["-o", str(target), *map(str, sources), *map(str, objects), "-Wl,-z,noexecstack"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise ToolchainError(f"linking {target.name} failed: {' '.join(command)}\n{done.stderr.strip()}")

@@ -24,7 +24,7 @@ static int64_t greatest_divisor(int64_t x, int64_t y) {
 }
 
 vx_plan vx_select(const vx_call *call, int64_t threads) {
-  float totals[VX_MAX_STRATEGIES];
+  float totals[VX_PRICED];
   float plain = !call->packed && !call->transpose_b, transposed = !call->packed && call->transpose_b;
   float spacing_a = (float)greatest_divisor(call->lda * 4, vx_l1_span);
   float spacing_b = (float)greatest_divisor(call->ldb * 4, vx_l1_span);

@@ -49,9 +49,8 @@ extern const int64_t vx_l1_span;       /* bytes after which addresses fall into 
 extern const int64_t vx_l2_span;
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_columns[], vx_slopes[];
-#define VX_MAX_STRATEGIES 256
 
-/* Compiled from the cost model: predicted seconds of every strategy. */
+/* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
                   float grid_m, float grid_n, float active);
