@@ -88,7 +88,7 @@ def test_a_strategy_that_refuses_an_operand_costs_never(name, m, n, k, b):
         accepts = {
             OperandB.PLAIN: stage.pack_b or not stage.swap,  # a row-major A is a transposed B of the turned product
             OperandB.TRANSPOSED: stage.pack_b,
-            OperandB.PACKED: not (stage.pack_b or stage.swap) and chosen.panel % strategy.l0.n == 0,
+            OperandB.PACKED: not (stage.pack_b or stage.swap) and chosen.panel == strategy.l0.n,
         }[b]
         if stage.dot:
             accepts = b is not OperandB.PACKED and few in dot_tiles(registers)
