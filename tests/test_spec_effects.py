@@ -27,7 +27,7 @@ SHAPES = [
     *(Shape(256, 512, depth, ldb=2**14) for depth in (8, 16, 128, 2048)),  # rows of B that collide in L1 and L2
     Shape(20_000, 20_000, 20_000),
     Shape(200, 50, 2048),
-    Shape(1, 2048, 4000),  # in L3 even when every core reads its share
+    Shape(1, 2600, 4000),  # in L3 even when every core reads its share
     Shape(64, 700, 512, OperandB.TRANSPOSED),
     Shape(64, 768, 512, OperandB.PACKED),
 ]
