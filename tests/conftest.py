@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from vortex.affinity import cpu_flags
 from vortex.launcher import GemmKernel
 
 LIBRARY: list[Path] = []
+CORES = os.sched_getaffinity(0)
+"""That this process may use, before anything of vortex has run."""
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensors import OnGpu, Parameter
 
 import vortex
-from vortex import DtypeError, LibraryError, OperandError, ShapeError, UnknownNameError, VortexError
+from vortex import (
+    DeviceError,
+    DtypeError,
+    LibraryError,
+    OperandError,
+    ShapeError,
+    SpecError,
+    UnknownNameError,
+    VortexError,
+)
 from vortex.launcher import GemmKernel
 from vortex.operands import REASONS
 
@@ -59,13 +69,31 @@ REFUSED = [
         ValueError,
         "drop the flag",
     ),
-    ("rank to pack", lambda g: g.pack(floats(3)), ShapeError, ValueError, "matrix"),
+    ("rank to pack", lambda g: g.pack(floats(3)), ShapeError, ValueError, "two dimensions"),
     ("negative extents", lambda g: g.predict(-1, 2, 3), ShapeError, ValueError, "at least 0"),
     ("threads", lambda g: vortex.set_num_threads(0), OperandError, ValueError, "at least 1"),
     ("operator", lambda g: vortex.compile("conv"), UnknownNameError, LookupError, "gemm"),
     ("hardware", lambda g: vortex.compile("gemm", hw="z80"), UnknownNameError, LookupError, "epyc-zen4"),
     ("operator dtype", lambda g: vortex.operators.Gemm(dtype="float16"), DtypeError, TypeError, "float32"),
     ("missing file", lambda g: vortex.load("/nowhere/x.vortex"), LibraryError, RuntimeError, "no such file"),
+    ("a folder", lambda g: vortex.load("/"), LibraryError, RuntimeError, "is a folder"),
+    ("no path", lambda g: vortex.load(5), LibraryError, RuntimeError, "expected the path"),
+    ("save over a folder", lambda g: g.save("/"), LibraryError, RuntimeError, "cannot be written"),
+    ("no operator", lambda g: vortex.compile(5), UnknownNameError, LookupError, "gemm"),
+    ("no hardware", lambda g: vortex.compile("gemm", hw=None), SpecError, ValueError, "expected a name, a path"),
+    ("gpu", lambda g: g(OnGpu(4, 4), SQUARE), DeviceError, RuntimeError, "a .*not in host memory.*copy"),
+    ("gpu as b", lambda g: g(SQUARE, OnGpu(4, 4)), DeviceError, RuntimeError, "b .*not in host memory"),
+    ("gpu as out", lambda g: g(SQUARE, SQUARE, out=OnGpu(4, 4)), DeviceError, RuntimeError, "out .*not in host"),
+    ("gpu to pack", lambda g: g.pack(OnGpu(4, 99)), DeviceError, RuntimeError, "b .*not in host memory"),
+    ("gpu to pack, few columns", lambda g: g.pack(OnGpu(4, 4)), DeviceError, RuntimeError, "b .*not in host memory"),
+    ("gradient", lambda g: g(Parameter(SQUARE), SQUARE), OperandError, ValueError, r"a requires grad.*a\.detach"),
+    ("gradient of b", lambda g: g(SQUARE, Parameter(SQUARE)), OperandError, ValueError, r"b requires grad"),
+    ("gradient to pack", lambda g: g.pack(Parameter(SQUARE)), OperandError, ValueError, r"b requires grad"),
+    ("fractions", lambda g: g.plan(1.5, 2, 3), ShapeError, ValueError, "whole numbers"),
+    ("words", lambda g: g.explain("1", 2, 3), ShapeError, ValueError, "whole numbers"),
+    ("past every shape", lambda g: g.predict(2**70, 2, 3), ShapeError, ValueError, "below"),
+    ("shapes", lambda g: g.predict(np.ones(2, int), np.ones(3, int), 3), ShapeError, ValueError, "broadcast"),
+    ("threads of a plan", lambda g: g.plan(1, 2, 3, threads=0), OperandError, ValueError, "at least 1"),
 ]
 
 
@@ -78,6 +106,100 @@ def test_refused(gemm: GemmKernel, call: object, kind: type, builtin: type, word
         call(gemm)  # type: ignore[operator]
     assert isinstance(refusal.value, VortexError) and isinstance(refusal.value, builtin)
     assert np.array_equal(SQUARE, before)
+
+
+NO_MATRICES = {
+    "None": None,
+    "a list": [[1.0] * 4] * 4,
+    "a number": 3.0,
+    "a word": "abc",
+    "no axis": np.float32(1),
+    "one axis": floats(4),
+    "three axes": floats(1, 4, 4),
+    "float64": np.ones((4, 4)),
+    "float16": np.ones((4, 4), np.float16),
+    "int32": np.ones((4, 4), np.int32),
+    "bool": np.ones((4, 4), bool),
+    "complex": np.ones((4, 4), np.complex64),
+    "objects": np.ones((4, 4), object),
+    "words": np.full((4, 4), "a"),
+    "records": np.zeros((4, 4), [("x", "f4")]),
+    "dates": np.zeros((4, 4), "M8[s]"),
+    "other byte order": np.ones((4, 4), ">f4"),
+    "rows backwards": floats(4, 4)[::-1],
+    "columns backwards": floats(4, 4)[:, ::-1],
+    "broadcast": np.broadcast_to(floats(1, 4), (4, 4)),
+    "every other": floats(8, 8)[::2, ::2],
+    "unaligned": unaligned(4, 4),
+    "gpu": OnGpu(4, 4),
+    "gradient": Parameter(SQUARE),
+}
+PLACES = {
+    "a": lambda g, x: g(x, floats(4, 4)),
+    "a with out": lambda g, x, out: g(x, floats(4, 4), out=out),
+    "a with packed": lambda g, x, out: g(x, g.pack(floats(4, 99)), out=out),
+    "a with few packed": lambda g, x, out: g(x, g.pack(floats(4, 4)), out=out),
+    "b": lambda g, x: g(floats(4, 4), x),
+    "b with out": lambda g, x, out: g(floats(4, 4), x, out=out),
+    "out": lambda g, x: g(floats(4, 4), floats(4, 4), out=x),
+    "out with packed": lambda g, x: g(floats(4, 4), g.pack(floats(4, 4)), out=x),
+    "pack": lambda g, x: g.pack(x),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", NO_MATRICES)
+def test_no_matrix_is_refused_everywhere(gemm: GemmKernel, what: str, place: str) -> None:
+    """By an exception of the project, which says what was given; what was to be written is as it was."""
+    if place.startswith("out") and what == "None":
+        pytest.skip("without out one is allocated")
+    call, out = PLACES[place], floats(4, 99 if place == "a with packed" else 4)
+    before = out.copy()
+    with pytest.raises(VortexError) as refusal:
+        call(gemm, NO_MATRICES[what], out) if "out" in call.__code__.co_varnames else call(gemm, NO_MATRICES[what])
+    assert re.search(r"\b(a|b|out|operand)\b", str(refusal.value)) and len(str(refusal.value)) > 30
+    assert np.array_equal(out, before)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("place", PLACES)
+def test_torch_tensors_that_are_no_plain_matrix(gemm: GemmKernel, place: str) -> None:
+    torch = pytest.importorskip("torch")
+    bad = [
+        torch.ones(4, 4, dtype=torch.float64),
+        torch.ones(4, 4, dtype=torch.bfloat16),
+        torch.ones(4, 4, device="meta"),
+        torch.ones(4, 4, dtype=torch.complex64).conj(),
+        torch.eye(4).to_sparse(),
+        torch.ones(4, 4, requires_grad=True),
+        torch.nested.nested_tensor([torch.ones(4), torch.ones(4)]),
+    ]
+    call, out = PLACES[place], floats(4, 99 if place == "a with packed" else 4)
+    for tensor in bad:
+        with pytest.raises(VortexError):
+            call(gemm, tensor, out) if "out" in call.__code__.co_varnames else call(gemm, tensor)
+        assert (out == 1).all()
+
+
+def test_a_library_that_cannot_be_saved_leaves_nothing(gemm: GemmKernel, tmp_path: Path) -> None:
+    (tmp_path / "gemm.vortex").mkdir()
+    with pytest.raises(LibraryError, match="cannot be written"):
+        gemm.save(tmp_path / "gemm.vortex")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LibraryError, match="cannot be written"):
+        gemm.save(tmp_path / "file" / "gemm.vortex")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "gemm.vortex"]
+
+
+def test_others_may_read_a_saved_library(gemm: GemmKernel, tmp_path: Path) -> None:
+    gemm.save(tmp_path / "gemm.vortex")
+    assert (tmp_path / "gemm.vortex").stat().st_mode & 0o444 == 0o444
+
+
+def test_an_empty_product_has_a_price(gemm: GemmKernel) -> None:
+    """What runs nothing is predicted as next to nothing, not as no number."""
+    for shape in ((0, 5, 5), (5, 0, 5), (5, 5, 0), (0, 0, 0)):
+        assert 0 < gemm.predict(*shape) < 1e-5 and "nan" not in str(gemm.explain(*shape))
 
 
 def test_overlapping_columns_of_one_matrix_are_told_apart(gemm: GemmKernel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -69,6 +70,8 @@ def _cached(path: Path | None) -> Library | None:
 
 def load(path: str | Path) -> GemmKernel:
     """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust."""
+    if not isinstance(path, str | os.PathLike):
+        raise LibraryError(f"{path!r} is a {type(path).__name__}; expected the path of a library")
     return GemmKernel(read(Path(path)))
 
 

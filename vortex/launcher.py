@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import numpy as np
 
 from vortex import explain as explaining
 from vortex.affinity import cpu_flags
-from vortex.candidates import WIDEST_PANEL, dot_tiles
+from vortex.candidates import WHOLE, WIDEST_PANEL, dot_tiles
 from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.library import Library, write
 from vortex.operands import (
     OPERANDS,
     REASONS,
+    UNREADABLE,
     PackedOperand,
     aligned_zeros,
     described,
@@ -26,6 +28,7 @@ from vortex.operands import (
     extents,
     refuse_gradients,
     retry,
+    unreadable,
 )
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
 from vortex.threads import Listener, get_num_threads
@@ -114,7 +117,7 @@ class GemmKernel:
                 refuse_gradients(a, b, out)
         try:
             status = self._gemm(a, b, out, flags)
-        except (BufferError, TypeError, ValueError, RuntimeError):
+        except UNREADABLE:
             status = retry(self._gemm, a, b, out, flags)
         if status:
             raise self._refusal(status, a, b, out)
@@ -131,7 +134,7 @@ class GemmKernel:
             return self(a, b.data, out, transpose_a=turned, transpose_b=b.transposed, accumulate=add)
         try:
             status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
-        except (BufferError, TypeError, ValueError, RuntimeError):
+        except UNREADABLE:
             status = retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
         if status:
             raise self._refusal(status, a, b, out)
@@ -140,30 +143,34 @@ class GemmKernel:
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
         refuse_gradients(b, names=("b",))
-        if len(b.shape) != 2:
-            raise ShapeError(f"b has shape {tuple(b.shape)}; expected a matrix [k, n]; reshape or index the operand")
-        rows, columns = b.shape
+        rows, columns = extents(b, "b")
         n, k = (rows, columns) if transpose else (columns, rows)
-        if 0 < n <= self._few:
-            # So few columns are best read along k: the dot family takes B as its transpose, with no panels.
-            lines = aligned_zeros(n * k).reshape(n, k)
-            np.copyto(lines, np.asarray(b) if transpose else np.asarray(b).T)
-            return PackedOperand(lines, n, k, self._identity, transposed=True)
-        panel, lanes = self.manifest.panel, self.manifest.lanes
-        if n <= max(panel, WIDEST_PANEL * lanes):
-            width = -(-n // lanes) * lanes
-            rows_on_lines = aligned_zeros(k * width).reshape(k, width)[:, :n]
-            np.copyto(rows_on_lines, np.asarray(b).T if transpose else np.asarray(b))
-            return PackedOperand(rows_on_lines, n, k, self._identity)
-        data = aligned_zeros(-(-n // panel) * k * panel)
-        status = self._pack(exportable(b), data, TRANSPOSE_B * transpose)
+        few, panel, lanes = 0 < n <= self._few, self.manifest.panel, self.manifest.lanes
+        narrow = n <= max(panel, WIDEST_PANEL * lanes)
+        flags = TRANSPOSE_B * transpose
+        try:
+            if few or narrow:
+                # No panels: few columns are best read along k, by the dot family, and those of one panel are rows as
+                # they are, on cache lines. The door looks at b as at the operand of a call without rows.
+                columns = k if few else -(-n // lanes) * lanes
+                data = aligned_zeros((n if few else k) * columns).reshape(-1, columns)
+                status = self._gemm(np.empty((0, k), np.float32), exportable(b), np.empty((0, n), np.float32), flags)
+            else:
+                data = aligned_zeros(-(-n // panel) * k * panel)
+                status = self._pack(exportable(b), data, flags)
+        except UNREADABLE as error:
+            raise unreadable(error, b=b) from error
         if status:
-            raise self._refusal(status, None, b, data)
-        return PackedOperand(data, n, k, self._identity)
+            raise self._refusal(status, None, b, None)
+        if few or narrow:
+            data = data if few else data[:, :n]
+            matrix = b if isinstance(b, np.ndarray) else np.from_dlpack(b)
+            data[:] = matrix if transpose == few else matrix.T
+        return PackedOperand(data, n, k, self._identity, transposed=few)
 
     def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        shape, count = shape_of(m, n, k, **operands), threads or get_num_threads()
+        shape, count = shape_of(m, n, k, **operands), thread_count(threads)
         return self._priced(shape, *self.native_choice(shape, count), count)
 
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
@@ -173,7 +180,7 @@ class GemmKernel:
 
     def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
         """Every plan the selector chooses from for this shape."""
-        return explaining.plans(self._selector, shape_of(m, n, k, **operands), threads or get_num_threads())
+        return explaining.plans(self._selector, shape_of(m, n, k, **operands), thread_count(threads))
 
     def run(
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
@@ -195,19 +202,22 @@ class GemmKernel:
     def predict(self, m: Any, n: Any, k: Any, *, threads: int | None = None, **operands: Any) -> Any:
         """Predicted seconds of a call; arrays of extents are broadcast and give an array."""
         if np.ndim(m) == np.ndim(n) == np.ndim(k) == 0:
-            return self.plan(int(m), int(n), int(k), threads=threads, **operands).seconds
-        extents = np.broadcast_arrays(m, n, k)
+            return self.plan(m, n, k, threads=threads, **operands).seconds
+        try:
+            shapes = np.broadcast_arrays(m, n, k)
+        except ValueError as error:
+            raise ShapeError(f"m, n, k: {error}; expected arrays that broadcast") from error
         flat = [
-            self.plan(int(x), int(y), int(z), threads=threads, **operands).seconds
-            for x, y, z in zip(*(e.ravel() for e in extents), strict=True)
+            self.plan(x, y, z, threads=threads, **operands).seconds
+            for x, y, z in zip(*(e.ravel() for e in shapes), strict=True)
         ]
-        return np.array(flat).reshape(extents[0].shape)
+        return np.array(flat).reshape(shapes[0].shape)
 
     def explain(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> explaining.Explanation:
         """The chosen strategy with each cost term, the runners-up, and what the sieve admitted."""
         plan = self.plan(m, n, k, threads=threads, **operands)
         shape = shape_of(m, n, k, **operands)
-        return explaining.explain(self.manifest, self._selector, shape, plan, threads or get_num_threads())
+        return explaining.explain(self.manifest, self._selector, shape, plan, thread_count(threads))
 
     def cost_terms(self, plan: LaunchPlan, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
         """Predicted seconds of one plan, term by term."""
@@ -236,7 +246,7 @@ class GemmKernel:
         try:
             m = a.shape[1 if transpose_a else 0]
             n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
-        except (AttributeError, IndexError, TypeError):
+        except (AttributeError, IndexError, TypeError, RuntimeError):
             extents(a, "a")
             extents(b, "b")
             raise
@@ -269,11 +279,28 @@ def shape_of(
     lda: int = 0,
     ldb: int = 0,
 ) -> Shape:
-    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0."""
-    if min(m, n, k) < 0:
-        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 0")
+    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0.
+
+    An empty extent, for which nothing runs, is priced as one.
+    """
+    try:
+        given = [index(extent) for extent in (m, n, k)]
+    except TypeError:
+        given = [-1]
+    if min(given) < 0 or max(given) >= WHOLE:
+        raise ShapeError(f"m={m!r}, n={n!r}, k={k!r}: expected whole numbers of at least 0 and below {WHOLE}")
     kind = OperandB.PACKED if packed else OperandB.TRANSPOSED if transpose_b else OperandB.PLAIN
+    m, n, k = (max(1, extent) for extent in given)
     return Shape(m, n, k, kind, lda, transpose_a, ldb)
+
+
+def thread_count(given: int | None) -> int:
+    """As many threads as are asked for, or as a call would use."""
+    if given is None:
+        return get_num_threads()
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise OperandError(f"threads={given!r}: expected a whole number of at least 1")
+    return given
 
 
 def _select_arguments(shape: Shape) -> Sequence[int]:

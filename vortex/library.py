@@ -86,23 +86,29 @@ def write(library: Library, path: Path) -> None:
     """Write the file in one step: a reader sees the old file or the new one, never half of it."""
     manifest = library.manifest.to_json()
     hashes = {MANIFEST: _hash(manifest.encode()), BINARY: _hash(library.binary)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    made: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        made = Path(name)
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
             archive.comment = json.dumps(hashes).encode()
             archive.writestr(MANIFEST, manifest)
             archive.writestr(BINARY, library.binary)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        made.chmod(0o644)
+        made.replace(path)
+    except OSError as error:
+        raise LibraryError(f"{path}: cannot be written ({error.strerror}); give a file in a folder of yours") from error
+    finally:
+        if made is not None:
+            made.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Library:
     """Read and verify a `.vortex` file; LibraryError when it is missing, truncated, altered or something else."""
     if not path.is_file():
-        raise LibraryError(f"{path}: no such file; expected a library written by `vortex compile` or `save`")
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise LibraryError(f"{path}: {what}; expected a library written by `vortex compile` or `save`")
     try:
         with zipfile.ZipFile(path) as archive:
             hashes = json.loads(archive.comment)

@@ -77,6 +77,15 @@ def refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
             raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
 
 
+UNREADABLE = (BufferError, TypeError, ValueError, RuntimeError)
+"""What may come of asking an operand for its memory."""
+
+
+def unreadable(error: Exception, **operands: Any) -> DtypeError:
+    given = ", ".join(f"{name} {described(operand)}" for name, operand in operands.items())
+    return DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense float32 on the CPU")
+
+
 def retry(function: Any, a: Any, b: Any, out: Any, *numbers: int) -> Any:
     """DLPack cannot carry read-only arrays: unlock the inputs, which are only read, and refuse such an output.
 
@@ -86,15 +95,12 @@ def retry(function: Any, a: Any, b: Any, out: Any, *numbers: int) -> Any:
         raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
     try:
         return function(exportable(a), exportable(b), out, *numbers)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
-        given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
-        raise DtypeError(
-            f"an operand cannot be read ({error}); given {given}; expected dense float32 on the CPU"
-        ) from error
+    except UNREADABLE as error:
+        raise unreadable(error, a=a, b=b, out=out) from error
 
 
 def extents(operand: Any, name: str) -> tuple[int, int]:
-    shape = getattr(operand, "shape", None)
+    shape = _shape(operand)
     if shape is None:
         raise OperandError(f"{name} is a {type(operand).__name__}; expected a tensor; {REASONS[0][2]}")
     if len(shape) != 2:
@@ -102,9 +108,17 @@ def extents(operand: Any, name: str) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
+def _shape(operand: Any) -> Any:
+    """None where there is none; a nested torch tensor refuses to tell."""
+    try:
+        return getattr(operand, "shape", None)
+    except RuntimeError:
+        return None
+
+
 def described(operand: Any) -> str:
     if isinstance(operand, PackedOperand):
         return repr(operand)
-    shape = tuple(getattr(operand, "shape", ()))
+    shape = tuple(_shape(operand) or ())
     dtype = getattr(operand, "dtype", None)
     return f"{type(operand).__name__} {shape} {dtype}" if dtype is not None else type(operand).__name__

@@ -96,8 +96,8 @@ OPERATORS = {"gemm": Gemm}
 
 def named(operator: str | Operator) -> Operator:
     """The operator itself, or the default instance of the one with that name."""
-    if not isinstance(operator, str):
-        return operator
-    if operator not in OPERATORS:
+    if all(hasattr(operator, part) for part in ("name", "axes", "dtype")):
+        return operator  # type: ignore[return-value]  # an operator of the user's
+    if not isinstance(operator, str) or operator not in OPERATORS:
         raise UnknownNameError(f"unknown operator {operator!r}; expected one of {sorted(OPERATORS)} or an instance")
     return OPERATORS[operator]()
