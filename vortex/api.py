@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vortex import operators
-from vortex.errors import LibraryError, ToolchainError
+from vortex.errors import LibraryError, SpecError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import FORMAT, Library, read, write
 
@@ -37,11 +37,14 @@ def compile(
     """
     try:
         from vortex.cache import library_cache
+        from vortex.hardware import HardwareSpec
         from vortex.specs import load_spec
     except ModuleNotFoundError as error:
         raise ToolchainError(f"compiling needs {error.name}; run `pip install 'vortex[compile]'`") from error
 
     operator, spec = operators.named(op), load_spec(hw)
+    if not isinstance(spec, HardwareSpec):
+        raise SpecError(f"{spec.name} is a GPU: nothing can be compiled for GPUs yet; name the spec of a CPU")
     report = progress or (lambda what, share: None)
     if not cache:
         return GemmKernel(_build(operator, spec, report))

@@ -22,7 +22,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from vortex.errors import LibraryError, VortexError
 
 if TYPE_CHECKING:
+    from vortex.gpu_hardware import GpuSpec
     from vortex.hardware import HardwareSpec
+    from vortex.probe import Compared
 
 # What costs time to import (TVM, NumPy, Pydantic) is imported by the command that needs it, so that --help is quick.
 
@@ -197,17 +199,26 @@ def check(
         except VortexError as error:
             refused += _failed(str(error))
             continue
-        peak = f"{spec.peak_flops_per_s / 1e9:.0f} GFLOP/s"
-        out.print(f"{path}: fine: {spec.name}, {spec.cores} cores, {spec.llvm_cpu}, {peak}", markup=False)
+        out.print(f"{path}: fine: {spec.name}, {spec.summary()}", markup=False)
         if compare is not False:
             _compare(spec, compare is True)
     if refused:
         raise typer.Exit(1)
 
 
-def _compare(spec: HardwareSpec, wanted: bool) -> None:
+def _compare(spec: HardwareSpec | GpuSpec, wanted: bool) -> None:
+    from vortex.gpu_probe import check_gpu
+    from vortex.hardware import HardwareSpec
     from vortex.probe import check_device, native
 
+    if not isinstance(spec, HardwareSpec):
+        try:
+            _print_compared(check_gpu(spec))
+        except VortexError as error:
+            if wanted:
+                raise
+            note.print(f"not compared with this machine: {error}", markup=False)
+        return
     if not wanted:
         try:
             here = native()
@@ -217,7 +228,10 @@ def _compare(spec: HardwareSpec, wanted: bool) -> None:
         if here.llvm_cpu != spec.llvm_cpu:
             note.print(f"not compared with this machine, which is a {here.llvm_cpu}", markup=False)
             return
-    rows = check_device(spec)
+    _print_compared(check_device(spec))
+
+
+def _print_compared(rows: tuple[Compared, ...]) -> None:
     width = max(len(row.figure) for row in rows)
     out.print(f"  {'figure':{width}} {'declared':>19} {'here':>19}  ratio", markup=False)
     for row in rows:

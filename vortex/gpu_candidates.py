@@ -1,20 +1,20 @@
-"""Candidates of GPUs: warp tiles, block tiles that are multiples of them, and the kernels that serve one layout of operands."""
+"""Candidates of GPUs: warp tiles, block tiles that are multiples of them, and kernels for a layout of operands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from vortex.candidates import Tile
+from vortex.dtypes import ITEM_BYTES
 
 WARP = 32
 """Threads of a warp, on every NVIDIA GPU."""
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
-OPERAND_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2}
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     """What computes, and in which form: each is one code generator."""
 
     CUDA_CORE = "cuda_core"
@@ -60,7 +60,7 @@ class BlockStrategy:
 
     @property
     def item_bytes(self) -> int:
-        return OPERAND_BYTES[self.dtype]
+        return ITEM_BYTES[self.dtype]
 
     @property
     def stage_bytes(self) -> int:
