@@ -31,11 +31,15 @@ class BlockStrategy:
     dtype: str
     """Of A and B: float32, tfloat32, float16 or bfloat16. C is float32 for the first two, else of the same type."""
     l0: Tile
-    """What one warp (HOPPER: one warpgroup) holds in registers; k is what it computes between two reads of operands."""
+    """What one warp (HOPPER: one warpgroup) holds in registers; k is what it computes between two reads of operands.
+
+    In the skinny family lanes lie along the axis on which l0 is 32 times `thread`: along k if that is the contiguous
+    axis of the long operand, else along its other axis. Warps of a block lie along l1 / l0, k included.
+    """
     l1: Tile
     """What one thread block computes; k is the depth of one shared-memory stage. Multiples of l0."""
     thread: Tile
-    """The instruction's shape, or on CUDA cores the tile (tm, tn, 1) of one thread."""
+    """The instruction's shape, or on CUDA cores the tile of one thread: (tm, tn, 1), skinny also several of k."""
     stages: int
     """Stages in shared memory; 1 is a single buffer filled without cp.async."""
     store: str = "direct"
@@ -81,8 +85,9 @@ class BlockStrategy:
     @property
     def accumulators(self) -> int:
         """Float32 accumulators of one thread that multiplies."""
-        lanes = WARP * (WARPGROUP if self.backend is Backend.HOPPER else 1)
-        return -(-self.l0.m * self.l0.n // lanes) if self.backend is not Backend.SKINNY else self.l0.m * self.l0.n
+        if self.backend is Backend.SKINNY:
+            return self.thread.m * self.thread.n
+        return self.l0.m * self.l0.n // (WARP * (WARPGROUP if self.backend is Backend.HOPPER else 1))
 
     def __str__(self) -> str:
         l0, l1, t = self.l0, self.l1, self.thread
