@@ -89,6 +89,8 @@ class BlockCosts:
     """Bytes that stores of C occupy in the path to L2, over the bytes of C."""
     raster: Value
     """Rows of tiles that consecutive blocks walk down before they step one column on."""
+    most_parts: Value
+    """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class GpuProblem:
     m: Value
     n: Value
     k: Value
+    room: Value
+    """Copies of C that the workspace has room for, in float32."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ class GpuCost:
 
 FILLS = (0.25, 0.5, 1.0, 2.0)
 """Shares of the device's slots that a split of the reduction may fill; not to split at all is tried first."""
-MOST_PARTS = 512.0
+MOST_PARTS = 512
+"""Beyond, reading the partial sums again takes longer than any reduction that is so long."""
 EPSILON = 1e-4
 """Keeps a quotient by a rounded reciprocal from crossing the next integer; counts up to 10^4 stay exact."""
 PARTIAL = 4.0
@@ -196,10 +201,10 @@ def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
     return ops.most(blocks * t.per_tiles, 1.0) * ((high * t.rows + wide * t.columns) * t.row_bytes)
 
 
-def cuts(ops: Arithmetic, s: BlockCosts, t: Tiling) -> list[Value]:
+def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:
     """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots."""
     spare = ops.name("spare", s.slots * t.per_tiles)
-    most = ops.name("most", ops.least(t.stages, MOST_PARTS))
+    most = ops.name("most", ops.least(ops.least(t.stages, p.room), s.most_parts))
     return [ops.name("cut", ops.most(ops.least(ops.floor(spare * fill + EPSILON), most), 1.0)) for fill in FILLS]
 
 

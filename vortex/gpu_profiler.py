@@ -1,0 +1,320 @@
+"""L0 and L1 of GPU kernels: measured or replayed where the device is known, else computed from the pipeline of an SM.
+
+Computed: a stage of one block keeps four units of its SM busy, each for so long: the FMA or MMA pipes, shared memory,
+the warp schedulers; and it cannot be shorter than its chain, the time of its slowest warp with nobody else about.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from vortex.errors import SpecError
+from vortex.gpu_candidates import WARP, WARPGROUP, Backend, BlockStrategy, Variant
+from vortex.gpu_cost import MOST_PARTS, BlockCosts, GpuRates
+
+if TYPE_CHECKING:
+    from vortex.gpu_hardware import GpuInstruction, GpuSpec
+
+RECORDINGS = Path(__file__).resolve().parent / "measurements"
+Basis = Literal["measured", "replayed", "computed"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the model assumes of every GPU, since no spec says it.
+
+    Fitted to the calibration points of docs/gpu-model.md, published figures of an A100; on any other GPU they are
+    estimates. A measurement of the device replaces all but the last four.
+    """
+
+    sustained_mma: float = 0.92
+    """Share of the peak of Tensor Cores that back-to-back instructions reach; power takes the rest."""
+    sustained_fma: float = 0.98
+    shared_share: float = 0.95
+    """Share of shared memory's bandwidth that conflict-free accesses reach."""
+    barrier_cycles: float = 60.0
+    """Of the wait for a stage, the barrier, and the addresses of the next one."""
+    copy_slots: float = 3.0
+    """Issue slots of one asynchronous copy: addresses, predicate, the copy."""
+    staged_slots: float = 6.0
+    """The same where an element passes through registers."""
+    stage_slots: float = 16.0
+    """Issue slots that a warp spends on a stage as such."""
+    start_s: float = 0.9e-6
+    """From one block's end, or the launch, to the first load of the next one."""
+    reduction_s: float = 2.0e-6
+    """From the last partial of a split reduction to a reduction kernel that runs."""
+    l2_share: float = 0.65
+    """Share of the L2's declared bandwidth that SMs draw at the same time."""
+    dram_share: float = 0.88
+    """Share of the DRAM's bandwidth that streams reach."""
+    resident_share: float = 0.75
+    """Share of L2 in which operands stay from one wave to the next."""
+    leak: float = 0.1
+    """Share of the shorter of arithmetic and loads that shows beside the longer."""
+
+
+CALIBRATION = Calibration()
+PORT_BYTES_PER_CYCLE = 64.0
+"""Bytes that one SM takes from L2 in a cycle (NVIDIA A100 whitepaper; the same on every generation since)."""
+SECTOR = 32
+"""Bytes of the smallest piece of a line that L2 hands out."""
+REGISTER_UNIT = 8
+"""Registers of a thread are handed out in multiples of this many."""
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Seconds of one stage of one block, unit by unit."""
+
+    multiply: float
+    shared: float
+    issue: float
+    chain: float
+
+    @property
+    def work(self) -> float:
+        return max(self.multiply, self.shared, self.issue)
+
+
+@dataclass(frozen=True)
+class BlockMeasurement:
+    """One kernel on one device: seconds of a stage with one block on the SM and with as many as it holds."""
+
+    kernel: str
+    alone_s: float
+    full_s: float
+    """Of a stage of all resident blocks."""
+    start_s: float
+    """What a wave takes beyond its stages."""
+    spread: float
+
+
+@dataclass(frozen=True)
+class GpuProfile:
+    """Observed L0 and L1 of kernels of one device."""
+
+    basis: Basis
+    device: str
+    date: str
+    versions: tuple[str, ...]
+    kernels: tuple[BlockMeasurement, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> GpuProfile:
+        data = json.loads(text)
+        data["kernels"] = tuple(BlockMeasurement(**row) for row in data["kernels"])
+        data["versions"] = tuple(data["versions"])
+        return cls(**data)
+
+
+COMPUTED = GpuProfile("computed", "", "", (), ())
+
+
+def recording(spec: GpuSpec, folder: Path = RECORDINGS) -> GpuProfile:
+    """The measurement of this device that ships with vortex, as a replay; what is computed where there is none."""
+    path = folder / f"{spec.name}.json"
+    if not path.is_file():
+        return COMPUTED
+    found = GpuProfile.from_json(path.read_text())
+    return GpuProfile("replayed", found.device, found.date, found.versions, found.kernels)
+
+
+def rates(spec: GpuSpec, calibration: Calibration = CALIBRATION) -> GpuRates:
+    l2, dram = spec.memory("l2"), spec.memory("dram")
+    return GpuRates(
+        sms=float(spec.sms),
+        per_sm=1 / spec.sms,
+        launch=spec.launch_ns * 1e-9,
+        l2_byte=1 / (l2.bandwidth_bytes_per_s * calibration.l2_share),
+        port_byte=1 / (PORT_BYTES_PER_CYCLE * spec.clock_hz),
+        dram_byte=1 / (dram.bandwidth_bytes_per_s * calibration.dram_share),
+        l2_bytes=l2.capacity_bytes * calibration.resident_share,
+        l2_latency=l2.latency_ns * 1e-9,
+        dram_latency=dram.latency_ns * 1e-9,
+        reduction=calibration.reduction_s,
+        leak=calibration.leak,
+    )
+
+
+def registers(strategy: BlockStrategy) -> int:
+    """Estimate of what ptxas will give a thread: accumulators, operands in flight, addresses."""
+    if strategy.backend in (Backend.TENSOR_CORE, Backend.HOPPER):
+        return min(255, round(36 + 1.3 * strategy.accumulators))
+    return min(255, round(30 + 1.6 * strategy.accumulators))
+
+
+def residency(spec: GpuSpec, strategy: BlockStrategy, registers_per_thread: int) -> int:
+    """Blocks that one SM holds at a time: by registers, shared memory, warps and blocks."""
+    per_warp = WARP * REGISTER_UNIT * math.ceil(registers_per_thread / REGISTER_UNIT)
+    shared = strategy.shared_bytes + spec.shared_reserved_bytes
+    held = min(
+        spec.blocks_per_sm,
+        spec.warps_per_sm // strategy.warps,
+        spec.registers_per_sm // (per_warp * strategy.warps),
+        spec.memory("shared").capacity_bytes // shared,
+    )
+    if held < 1:
+        raise SpecError(
+            f"{spec.name}: no SM holds a block of {strategy}: {strategy.warps} warps with {registers_per_thread} "
+            f"registers a thread and {strategy.shared_bytes} bytes of shared memory"
+        )
+    return held
+
+
+def instruction(spec: GpuSpec, strategy: BlockStrategy) -> GpuInstruction:
+    if strategy.backend is Backend.TENSOR_CORE:
+        return spec.instruction("mma", strategy.dtype)
+    if strategy.backend is Backend.HOPPER:
+        return spec.instruction("wgmma", strategy.dtype)
+    return spec.instruction("fma", "float32")
+
+
+def converted(strategy: BlockStrategy, rows: int, columns: int) -> float:
+    """Multiply-add slots of a thread per step of k on CUDA cores: half-precision operands are widened first."""
+    return rows * columns + (rows + columns if strategy.item_bytes == 2 else 0)
+
+
+def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIBRATION) -> StageCost:
+    """What a stage of one block asks of its SM, from the spec alone."""
+    s, isa = variant.strategy, instruction(spec, variant.strategy)
+    l0, l1, t = s.l0, s.l1, s.thread
+    cycle = 1 / spec.clock_hz
+    lanes = WARP * (WARPGROUP if s.backend is Backend.HOPPER else 1)
+    groups = s.threads // lanes if s.backend is not Backend.HOPPER else s.computing_warps // WARPGROUP
+    flops = 2.0 * l1.m * l1.n * l1.k
+    pipes = isa.flops_per_cycle_per_sm * isa.clock_hz
+    per_scheduler = math.ceil(s.computing_warps / spec.schedulers)
+    sustained = calibration.sustained_fma if isa.kind == "fma" else calibration.sustained_mma
+    wait = spec.memory("shared").latency_ns * 1e-9 + calibration.barrier_cycles * cycle
+
+    if s.backend is Backend.TENSOR_CORE:
+        multiply = flops / pipes
+        reads = float(groups * (l0.m + l0.n) * l1.k * s.item_bytes)
+        steps = l1.k // isa.k
+        each = (l0.m // isa.m) * (l0.n // isa.n)
+        slots = steps * each + reads / groups / (512 if s.item_bytes == 2 else 128)
+        turn = per_scheduler * each * isa.flops * spec.schedulers / pipes
+        chain = steps * max(turn, isa.latency_cycles / isa.clock_hz)
+    elif s.backend is Backend.HOPPER:
+        multiply = flops / pipes
+        reads = float(groups * (l0.m + l0.m // isa.m * l0.n) * l1.k * s.item_bytes)
+        slots = l1.k // isa.k * (l0.m // isa.m)
+        latency = isa.latency_cycles * max(l0.n / isa.n, 0.25) / isa.clock_hz
+        chain = max(l1.k // isa.k * (l0.m // isa.m) * latency, flops / pipes)
+    elif s.backend is Backend.CUDA_CORE:
+        widened = converted(s, t.m, t.n) / (t.m * t.n)
+        multiply = flops * widened / pipes
+        loads = math.ceil(t.m * s.item_bytes / 16) + math.ceil(t.n * s.item_bytes / 16)
+        reads = float(s.warps * l1.k * loads * 2 * 128)
+        slots = l1.k * (t.m * t.n * widened + loads)
+        chain = per_scheduler * l1.k * t.m * t.n * widened * 2 * WARP * spec.schedulers / pipes
+    else:
+        step = l0.k // WARP
+        widened = converted(s, l0.m, l0.n) / (l0.m * l0.n)
+        multiply = flops * widened / pipes
+        reads = float(s.warps * (l0.m + l0.n) * l0.k * s.item_bytes)
+        loads = (l0.m + l0.n) * math.ceil(step * s.item_bytes / variant.vector_bytes)
+        slots = step * l0.m * l0.n * widened + loads * calibration.copy_slots
+        chain = per_scheduler * step * l0.m * l0.n * widened * 2 * WARP * spec.schedulers / pipes
+        wait = 0.0
+
+    copied = s.stage_bytes / (variant.vector_bytes * s.threads) if s.backend is not Backend.HOPPER else 0.0
+    each_copy = calibration.staged_slots if staged(spec, variant) else calibration.copy_slots
+    slots += copied * each_copy + calibration.stage_slots
+    bandwidth = spec.memory("shared").bytes_per_cycle * spec.clock_hz * calibration.shared_share
+    return StageCost(
+        multiply=multiply / sustained,
+        shared=(reads + s.stage_bytes) / bandwidth,
+        issue=s.warps * slots / spec.schedulers * cycle,
+        chain=chain / sustained + wait,
+    )
+
+
+def staged(spec: GpuSpec, variant: Variant) -> bool:
+    """Whether operands pass through registers on their way to shared memory: then no load runs ahead."""
+    s = variant.strategy
+    if s.backend in (Backend.SKINNY, Backend.HOPPER):
+        return False
+    return s.stages == 1 or variant.vector_bytes < 4 or not spec.async_copy
+
+
+def raster(strategy: BlockStrategy, slots: int) -> int:
+    """Rows of tiles that make the patch of one wave square, so that it shares most: a power of two."""
+    ideal = math.sqrt(slots * strategy.l1.n / strategy.l1.m)
+    return 1 << max(0, min(5, round(math.log2(ideal))))
+
+
+def block_cost(
+    spec: GpuSpec,
+    variant: Variant,
+    registers_per_thread: int,
+    measured: BlockMeasurement | None = None,
+    can_split: bool = True,
+    calibration: Calibration = CALIBRATION,
+) -> BlockCosts:
+    """One kernel as the cost model sees it; cost(L1) measured where a measurement is given."""
+    s = variant.strategy
+    computed = stage_cost(spec, variant, calibration)
+    resident = residency(spec, s, registers_per_thread)
+    slots = resident * spec.sms
+    waits = staged(spec, variant) or s.stages == 1
+    run = s.item_bytes * min(
+        s.l1.m if variant.transpose_a else s.l1.k,
+        s.l1.k if variant.transpose_b else s.l1.n,
+    )
+    scatter = (
+        2.0 if s.store == "direct" and s.item_bytes == 2 and s.backend in (Backend.TENSOR_CORE, Backend.HOPPER) else 1.0
+    )
+    return BlockCosts(
+        per_tile_m=1 / s.l1.m,
+        per_tile_n=1 / s.l1.n,
+        per_tile_k=1 / s.l1.k,
+        item=float(s.item_bytes),
+        out=float(s.item_bytes),
+        resident=float(resident),
+        per_resident=1 / resident,
+        slots=float(slots),
+        per_slots=1 / slots,
+        work=computed.work if measured is None else measured.full_s / resident,
+        chain=computed.chain if measured is None else measured.alone_s,
+        serial=float(waits and measured is None),
+        wait=0.0 if waits else 1 / max(s.stages - (s.backend is not Backend.SKINNY), 1),
+        fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
+        start=calibration.start_s if measured is None else measured.start_s,
+        scatter=scatter,
+        raster=float(raster(s, slots)),
+        most_parts=float(MOST_PARTS if can_split else 1),
+    )
+
+
+def block_costs(
+    spec: GpuSpec,
+    variants: Sequence[Variant],
+    profile: GpuProfile = COMPUTED,
+    registers_of: Mapping[str, int] | None = None,
+    whole: frozenset[str] = frozenset(),
+    calibration: Calibration = CALIBRATION,
+) -> tuple[BlockCosts, ...]:
+    """Every kernel; `registers_of` has ptxas' counts by kernel name, `whole` the kernels without a split form."""
+    known = registers_of or {}
+    measured = {row.kernel: row for row in profile.kernels}
+    return tuple(
+        block_cost(
+            spec,
+            variant,
+            known.get(variant.name, registers(variant.strategy)),
+            measured.get(variant.name),
+            variant.name not in whole,
+            calibration,
+        )
+        for variant in variants
+    )
