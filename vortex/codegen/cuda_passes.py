@@ -1,0 +1,338 @@
+"""Passes from a scheduled kernel to CUDA, where TVM's own make slow or wrong code of it.
+
+They run on the still multi-dimensional buffers that `s_tir`'s passes leave once blocks are gone:
+
+- `hoist`: shared memory and fragments are declared once, at the top of the kernel;
+- `multistage`: the loop over stages becomes the pipeline of a kernel written by hand, one barrier a stage. TVM's
+  InjectSoftwarePipeline unrolls prologue and epilogue (three times the code), needs two barriers a stage, asks for
+  symbolic cp.async.wait_group operands, and is wrong with nested two-stage loops;
+- `copies`: a vectorized load into shared memory becomes one call of at most 16 bytes under one predicate, evaluated
+  at its first element: by the alignment class, the first is inside exactly when all are;
+- `stores`: the same for C;
+- `swizzle`: 16-byte chunks of a row of shared memory trade places, so that neither copies nor fragments meet on a bank;
+- `fragments`: a buffer of a warp [.., lane, register] becomes the registers of each thread;
+- `wide`: offsets of rows are 64 bits, so that an operand may pass 2^31 elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from vortex.errors import CodegenError
+
+STAGE, STEP = "vortex.stages", "vortex.registers"
+"""Loop annotations: how many stages shared memory has, and how many versions fragments have."""
+WARP = 32
+SHARED = "shared.dyn"
+
+
+def call(name: str, *arguments: Any) -> Any:
+    return tirx.Evaluate(tirx.call_extern("int32", name, *arguments))
+
+
+def address(buffer: Any, indices: Iterable[Any]) -> Any:
+    return tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+
+
+def statements(body: Any) -> list[Any]:
+    return [part for step in body.seq for part in statements(step)] if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def sequence(parts: Iterable[Any]) -> Any:
+    flat = [part for step in parts for part in statements(step)]
+    return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def mapped(node: Any, *rules: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
+    return tvm_ffi.structural_map(node, list(rules), order=order)
+
+
+def found(node: Any, kind: Any, accept: Callable[[Any], bool]) -> list[Any]:
+    hits: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, lambda x: hits.append(x) if accept(x) else None))
+    return hits
+
+
+def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Variables replaced by value; keys are compared by identity."""
+    pairs = list(values.items())
+    return mapped(node, (tirx.Var, lambda x: next((value for key, value in pairs if x.same_as(key)), x)))
+
+
+def rewritten(node: Any, buffers: Mapping[Any, Callable[[list[Any]], tuple[Any, list[Any]]]]) -> Any:
+    """Every access of the given buffers replaced by (buffer, indices) of its rule."""
+
+    def load(access: Any) -> Any:
+        rule = buffers.get(access.source)
+        return access if rule is None else tirx.BufferLoad(*rule(list(access.indices)))
+
+    def store(access: Any) -> Any:
+        rule = buffers.get(access.buffer)
+        if rule is None:
+            return access
+        buffer, indices = rule(list(access.indices))
+        return tirx.BufferStore(buffer, access.value, indices)
+
+    return mapped(node, (ir.expr.TensorLoad, load), (tirx.BufferStore, store))
+
+
+def reshaped(buffer: Any, shape: list[int], scope: str) -> Any:
+    return tirx.decl_buffer(shape, str(buffer.dtype), buffer.name.replace("_pad_shared.dyn", "_shared").replace("_shared_warp", "_fragment").replace("_warp", "_fragment"), scope=scope)
+
+
+def extents(buffer: Any) -> list[int]:
+    return [int(extent) for extent in buffer.shape]
+
+
+def innermost(body: Any) -> tuple[list[Any], Any]:
+    """The chain of thread extents around a kernel, and what runs in every thread."""
+    threads = []
+    while isinstance(body, tirx.AttrStmt) and body.attr_key == "thread_extent":
+        threads.append(body)
+        body = body.body
+    return threads, body
+
+
+def hoist(body: Any, scopes: tuple[str, ...]) -> tuple[list[Any], Any]:
+    """Buffers of `scopes` wherever they are declared, and the kernel without their declarations."""
+    buffers = [
+        statement.buffer for statement in found(body, tirx.AllocBuffer, lambda x: str(x.buffer.scope()) in scopes)
+    ]
+
+    def drop(block: Any) -> Any:
+        kept = [x for x in block.seq if not (isinstance(x, tirx.AllocBuffer) and x.buffer in buffers)]
+        return sequence(kept)
+
+    return buffers, mapped(body, (tirx.SeqStmt, drop))
+
+
+class Pipeline:
+    """The loop over stages of shared memory, taken apart: copies into a stage, then steps that read it."""
+
+    def __init__(self, loop: Any, shared: list[Any], fragments: list[Any]) -> None:
+        self.loop, self.stages = loop, int(loop.annotations[STAGE])
+        *self.copies, self.steps = statements(loop.body)
+        if not (isinstance(self.steps, tirx.For) and STEP in self.steps.annotations):
+            raise CodegenError("the last statement of a stage must be the loop over its steps")
+        *self.loads, self.product = statements(self.steps.body)
+        self.count = int(self.steps.extent)
+        # A fragment read in the last step of one stage makes way for the first of the next: versions must come round.
+        self.versions = int(self.steps.annotations[STEP]) if self.count % 2 == 0 else 1
+        self.shared = {buffer: reshaped(buffer, [self.stages, *extents(buffer)], SHARED) for buffer in shared}
+        self.fragments = {
+            buffer: reshaped(buffer, [self.versions, *extents(buffer)], str(buffer.scope()))
+            for buffer in fragments
+            if found(self.loads, tirx.Var, lambda x, b=buffer: x.same_as(b))  # type: ignore[misc]
+        }
+
+    def _placed(self, parts: Any, stage: Any, step: Any, version: Any) -> Any:
+        rules: dict[Any, Callable[[list[Any]], tuple[Any, list[Any]]]] = {}
+        for old, new in self.shared.items():
+            rules[old] = lambda indices, b=new: (b, [stage % self.stages, *indices])  # type: ignore[misc]
+        for old, new in self.fragments.items():
+            rules[old] = lambda indices, b=new: (b, [version, *indices])  # type: ignore[misc]
+        values = {self.loop.loop_var: stage, self.steps.loop_var: step}
+        return rewritten(substitute(sequence(parts), values), rules)
+
+    def _fill(self, stage: Any) -> Any:
+        return tirx.IfThenElse(stage < self.loop.extent, self._placed(self.copies, stage, 0, 0), None)
+
+    def run(self) -> Any:
+        """Copies run `stages` - 1 ahead. Every thread commits a group a stage, empty or not, so that waiting counts."""
+        ahead, stage, step = self.stages - 1, self.loop.loop_var, self.steps.loop_var
+        if ahead == 0:
+            return self._single()
+        ready = sequence([call(f"cp_async_wait<{ahead - 1}>"), call("__syncthreads")])
+        before = tirx.Var("early", "int32")
+        prologue = tirx.For(
+            before, 0, ahead, tirx.ForKind.UNROLLED, sequence([self._fill(before), call("cp_async_commit")])
+        )
+        refill = sequence([self._fill(stage + ahead), call("cp_async_commit")])
+        if self.versions == 1:
+            work = sequence([self._placed(self.loads, stage, step, 0), self._placed([self.product], stage, step, 0)])
+            inside = [ready, refill, self._unrolled(work)]
+            return sequence([prologue, self._loop(inside)])
+        # The fragments of the next step are read while this one multiplies; those of the next stage need it complete.
+        following = tirx.floormod(step + 1, self.count)
+        work = sequence(
+            [
+                tirx.IfThenElse(tirx.EQ(step, self.count - 1), ready, None),
+                self._placed(
+                    self.loads, stage + tirx.floordiv(step + 1, self.count), following, tirx.floormod(step + 1, 2)
+                ),
+                tirx.IfThenElse(tirx.EQ(step, 0), refill, None),
+                self._placed([self.product], stage, step, tirx.floormod(step, 2)),
+            ]
+        )
+        first = self._placed(self.loads, tirx.IntImm("int32", 0), tirx.IntImm("int32", 0), tirx.IntImm("int32", 0))
+        return sequence([prologue, ready, first, self._loop([self._unrolled(work)])])
+
+    def _single(self) -> Any:
+        stage, step = self.loop.loop_var, self.steps.loop_var
+        work = sequence([self._placed(self.loads, stage, step, 0), self._placed([self.product], stage, step, 0)])
+        barrier = call("__syncthreads")
+        return self._loop([barrier, self._placed(self.copies, stage, 0, 0), barrier, self._unrolled(work)])
+
+    def _unrolled(self, work: Any) -> Any:
+        return tirx.For(self.steps.loop_var, 0, self.count, tirx.ForKind.UNROLLED, work)
+
+    def _loop(self, inside: list[Any]) -> Any:
+        return tirx.For(self.loop.loop_var, 0, self.loop.extent, tirx.ForKind.SERIAL, sequence(inside))
+
+
+def multistage(body: Any) -> Any:
+    """Declarations at the top, and every loop annotated with stages as a pipeline."""
+    threads, inside = innermost(body)
+    buffers, inside = hoist(inside, (SHARED, "warp"))
+    shared = [buffer for buffer in buffers if str(buffer.scope()) == SHARED]
+    rest = list(buffers)
+
+    def expand(loop: Any) -> Any:
+        if STAGE not in loop.annotations:
+            return loop
+        staged = [b for b in shared if found(loop, tirx.Var, lambda x: x.same_as(b))]  # noqa: B023
+        pipeline = Pipeline(loop, staged, [b for b in buffers if str(b.scope()) == "warp"])
+        for old, new in (*pipeline.shared.items(), *pipeline.fragments.items()):
+            rest[rest.index(old)] = new
+        return pipeline.run()
+
+    inside = mapped(inside, (tirx.For, expand))
+    return wrapped(threads, sequence([*(tirx.AllocBuffer(buffer) for buffer in rest), inside]))
+
+
+def wrapped(threads: list[Any], body: Any) -> Any:
+    for thread in reversed(threads):
+        body = tirx.AttrStmt(thread.node, thread.attr_key, thread.value, body)
+    return body
+
+
+def fragments(body: Any) -> Any:
+    """Each thread keeps its own registers of a warp's buffers: the index of the lane must be the thread's, and goes."""
+    threads, inside = innermost(body)
+    buffers, inside = hoist(inside, ("warp",))
+    lane = next(t.node.var for t in threads if t.node.thread_tag == "threadIdx.x")
+    analyzer = Analyzer()
+    analyzer.bind(lane, ir.Range(0, WARP))
+    rules, declared = {}, []
+    for buffer in buffers:
+        *outer, _, registers = extents(buffer)
+        own = reshaped(buffer, [*outer, registers], "local")
+        declared.append(own)
+
+        def rule(indices: list[Any], own: Any = own) -> tuple[Any, list[Any]]:
+            if not analyzer.can_prove(tirx.EQ(indices[-2], lane)):
+                raise CodegenError(f"{own.name}: a thread asks for registers of lane {indices[-2]}")
+            return own, [*indices[:-2], indices[-1]]
+
+        rules[buffer] = rule
+    return wrapped(threads, sequence([*(tirx.AllocBuffer(b) for b in declared), rewritten(inside, rules)]))
+
+
+def swizzled(indices: list[Any], row_bytes: int, item_bytes: int, words: bool) -> list[Any]:
+    """Indices of an element after 16-byte chunks (or, read as single `words`, 32-byte ones) have traded places.
+
+    Eight rows of one chunk must lie on eight different sixteenths of the 128 bytes that 32 banks span: rows that the
+    banks tell apart by themselves are counted once.
+    """
+    chunk = (32 if words else 16) // item_bytes
+    chunks = 128 // (chunk * item_bytes)
+    row, column = indices[-2], indices[-1]
+    repeat = next((p for p in (1, 2, 4, 8) if row_bytes * p % 128 == 0), 8)
+    places = chunks // repeat
+    if places < 2:
+        return indices
+    moved = tirx.bitwise_xor(tirx.floordiv(column, chunk), tirx.floormod(tirx.floordiv(row, repeat), places))
+    return [*indices[:-1], moved * chunk + tirx.floormod(column, chunk)]
+
+
+def swizzle(body: Any, words: Mapping[str, bool], item_bytes: int) -> Any:
+    """Swizzle the buffers named in `words`; a True one is read word by word, not by ldmatrix."""
+    rules = {}
+    for allocation in found(body, tirx.AllocBuffer, lambda x: x.buffer.name in words):
+        buffer = allocation.buffer
+
+        def rule(indices: list[Any], buffer: Any = buffer) -> tuple[Any, list[Any]]:
+            row = extents(buffer)[-1] * item_bytes
+            return buffer, swizzled(indices, row, item_bytes, words[buffer.name])
+
+        rules[buffer] = rule
+    return rewritten(body, rules)
+
+
+def first_lane(node: Any, lane: Any) -> Any:
+    return node if lane is None else substitute(node, {lane: tirx.IntImm("int32", 0)})
+
+
+def copies(body: Any, operands: Mapping[Any, Callable[[list[Any]], Any]], item_bytes: int, stages: int) -> Any:
+    """Loads of `operands` into shared memory as calls that move a whole vector, or zeros past the operand."""
+
+    def move(store: Any, lane: Any, width: int) -> Any:
+        value = store.value
+        if not (isinstance(value, ir.Call) and value.op.name == "prim.if_then_else"):
+            raise CodegenError(f"a copy into {store.buffer.name} without a predicate")
+        inside, load, _ = (first_lane(argument, lane) for argument in value.args)
+        size = width * item_bytes
+        kind = "cp_async" if stages > 1 and size >= 4 else "copy"
+        target = address(store.buffer, [first_lane(index, lane) for index in store.indices])
+        return call(f"{kind}_{size}", target, operands[load.source](list(load.indices)), inside)
+
+    def copying(node: Any) -> bool:
+        return isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) == SHARED and bool(
+            found(node.value, ir.expr.TensorLoad, lambda x: x.source in operands)
+        )
+
+    def vector(loop: Any) -> Any:
+        if loop.kind == tirx.ForKind.VECTORIZED and copying(loop.body):
+            return move(loop.body, loop.loop_var, int(loop.extent))
+        return loop
+
+    body = mapped(body, (tirx.For, vector))
+    return mapped(body, (tirx.BufferStore, lambda store: move(store, None, 1) if copying(store) else store))
+
+
+def stores(body: Any, result: Any, begin: Callable[[list[Any]], list[Any]], suffix: str) -> Any:
+    """Stores of `result` as calls that convert, or leave float32 in the workspace of a split."""
+
+    def move(store: Any, lane: Any, width: int) -> Any:
+        values = [
+            store.value if lane is None else substitute(store.value, {lane: tirx.IntImm("int32", v)})
+            for v in range(width)
+        ]
+        at = begin([first_lane(index, lane) for index in store.indices])
+        return call(f"store_{suffix}_{width}", *at, *values)
+
+    def storing(node: Any) -> bool:
+        return isinstance(node, tirx.BufferStore) and node.buffer.same_as(result)
+
+    def vector(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.VECTORIZED:
+            return loop
+        lane, width, inner = loop.loop_var, int(loop.extent), loop.body
+        if isinstance(inner, tirx.IfThenElse) and storing(inner.then_case):
+            return tirx.IfThenElse(first_lane(inner.condition, lane), move(inner.then_case, lane, width), None)
+        return move(inner, lane, width) if storing(inner) else loop
+
+    body = mapped(body, (tirx.For, vector))
+    return mapped(body, (tirx.BufferStore, lambda store: move(store, None, 1) if storing(store) else store))
+
+
+def called_by_address(body: Any) -> Any:
+    """Arguments that intrinsics name as loads become addresses: from here on no pass asks what a call reads."""
+
+    def rule(node: Any) -> Any:
+        if getattr(node.op, "name", "") != "tirx.call_extern":
+            return node
+        if not str(node.args[0].value).startswith(BY_ADDRESS):
+            return node
+        arguments = [tirx.address_of(x) if isinstance(x, ir.expr.TensorLoad) else x for x in node.args[1:]]
+        return tirx.call_extern("int32", node.args[0].value, *arguments)
+
+    return mapped(body, (ir.Call, rule))
+
+
+BY_ADDRESS = ("ldmatrix_", "mma_")
