@@ -130,6 +130,11 @@ def compare(o: Operands, relation: str) -> str:
     return f"{o[0]} = ({o[1]} {COMPARE[relation]} {o[2]});"
 
 
+def pack(o: Operands, type: str) -> str:
+    high, low = (f"emulator::to_16<emulator::Format::{type}>({value})" for value in o[1:])
+    return f"{o[0]} = {low} | (uint32_t){high} << 16;"
+
+
 def store(o: Operands, space: str, type: str) -> str:
     values = vector(o[1])
     number = f"const {c_type(type)} v_[] = {{{', '.join(f'({c_type(type)})({v})' for v in values)}}};"
@@ -168,6 +173,9 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
     (r"mma\.sync\.aligned\.m16n8k(4|8)\.row\.col\.f32\.(tf32)\.tf32\.f32", mma),
     (r"setp\.(eq|ne|lt|le|gt|ge)\.(?:[busf]32|[bus]64|[bus]16)", compare),
     (r"mov\.(?:b|u|s|f)(?:16|32|64)", lambda o: f"{o[0]} = {o[1]};"),
+    (r"cvt\.f32\.(f16|bf16)", lambda o, type: f"{o[0]} = emulator::from_16<emulator::Format::{type}>({o[1]});"),
+    (r"cvt\.rn\.(f16|bf16)\.f32", lambda o, type: f"{o[0]} = emulator::to_16<emulator::Format::{type}>({o[1]});"),
+    (r"cvt\.rn\.(f16|bf16)x2\.f32", pack),
     (r"cvt\.rna\.tf32\.f32", lambda o: f"{o[0]} = emulator::to_tf32({o[1]});"),
     (r"st\.(shared)(?:::cta)?(?:\.v[248])?\.(\w+)", store),
     (rf"st\.(global){STATE_CACHE}(?:\.v[248])?\.(\w+)", store),

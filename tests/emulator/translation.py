@@ -44,13 +44,13 @@ def body_end(source: str, start: int) -> int:
             return at
 
 
-def translate_body(name: str, bounds: str | None, body: str) -> tuple[str, Kernel]:
+def translate_body(name: str, bounds: str | None, body: str, least: int) -> tuple[str, Kernel]:
     """A kernel's body, with its variables in shared memory and its place in the grid."""
-    dynamic_alignment, used = 16, 0
+    dynamic_alignment, used = least, 0
 
     def dynamic(found: re.Match[str]) -> str:
         nonlocal dynamic_alignment
-        dynamic_alignment = max(16, int(found[1] or found[2] or 16))
+        dynamic_alignment = max(dynamic_alignment, int(found[1] or found[2] or 16))
         return f"{found[3]}* const {found[4]} = ({found[3]}*)emulator::dynamic_shared();"
 
     def static(found: re.Match[str]) -> str:
@@ -67,6 +67,15 @@ def translate_body(name: str, bounds: str | None, body: str) -> tuple[str, Kerne
 def translate_source(source: str) -> Translation:
     """Every kernel of a source, with an entry `emulate_<kernel>(launch, arguments)` each."""
     source = translate(source)
+    least = 16  # alignment of dynamic memory that the whole source declares
+
+    def everywhere(found: re.Match[str]) -> str:
+        nonlocal least
+        least = max(least, int(found[1] or found[2] or 16))
+        return f"\n#define {found[4]} (({found[3]}*)emulator::dynamic_shared())\n"
+
+    preamble, mark, kernel_text = source.partition('extern "C" __global__')
+    source = DYNAMIC.sub(everywhere, preamble) + mark + kernel_text
     out, at, kernels = [], 0, {}
     while found := KERNEL.search(source, at):
         signature_end = close(source, found.end() - 1)
@@ -79,7 +88,7 @@ def translate_source(source: str) -> Translation:
             out.append(head)
             continue
         end = body_end(source, at)
-        body, kernel = translate_body(found[2], found[1], source[at:end])
+        body, kernel = translate_body(found[2], found[1], source[at:end], least)
         kernels[kernel.name] = kernel
         out.append(f"{head} {body}")
         at = end

@@ -81,6 +81,14 @@ template <class T> T shuffle_any(unsigned mask, T value, char kind, int operand,
   return value;
 }
 
+template <Format format> float from_16(uint16_t raw) {
+  if constexpr (format == Format::f16) return bits<__half>(raw);
+  return bits<__nv_bfloat16>(raw);
+}
+template <Format format> uint16_t to_16(float value) {
+  if constexpr (format == Format::f16) return __half(value).raw;
+  return __nv_bfloat16(value).raw;
+}
 inline uint32_t to_tf32(float value) {  // cvt.rna: to nearest, ties away from zero
   const uint32_t wide = bits<uint32_t>(value);
   return value != value ? 0x7fffffff : (wide + 0x1000) & 0xffffe000;

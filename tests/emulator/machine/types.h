@@ -54,12 +54,8 @@ EMULATOR_ARITHMETIC(__half)
 EMULATOR_ARITHMETIC(__nv_bfloat16)
 #undef EMULATOR_ARITHMETIC
 
-using half = __half;
-using nv_bfloat16 = __nv_bfloat16;
 struct alignas(4) __half2 { __half x, y; };
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
-using half2 = __half2;
-using nv_bfloat162 = __nv_bfloat162;
 
 inline float __half2float(__half x) { return x; }
 inline __half __float2half(float x) { return x; }
