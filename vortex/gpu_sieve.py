@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from vortex.candidates import Admitted, Tile
-from vortex.gpu_candidates import WARP, WARPGROUP, Backend, BlockStrategy
+from vortex.gpu_candidates import WARP, Backend, BlockStrategy
 
 if TYPE_CHECKING:
     from vortex.gpu_hardware import GpuInstruction, GpuSpec
@@ -64,28 +64,26 @@ def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
     return (*found, Backend.SKINNY)
 
 
-def registers_needed(backend: Backend, dtype: str, l0: Tile, thread: Tile) -> int:
+def registers_needed(strategy: BlockStrategy) -> int:
     """Registers of one thread: accumulators, two sets of fragments, addresses. Checked against ptxas by the tests.
 
     The two sets let the next step be read while one multiplies. On Hopper fragments stay in shared memory.
     """
-    item = BlockStrategy(backend, dtype, l0, l0, thread, 1).item_bytes
-    if backend is Backend.HOPPER:
-        return l0.m * l0.n // (WARP * WARPGROUP) + 40
-    if backend is Backend.TENSOR_CORE:
-        accumulators = l0.m * l0.n // WARP
-        fragments = (l0.m + l0.n) * l0.k * item // (REGISTER_BYTES * WARP)
+    l0, thread, accumulators = strategy.l0, strategy.thread, strategy.accumulators
+    if strategy.backend is Backend.HOPPER:
+        return accumulators + 40
+    if strategy.backend is Backend.TENSOR_CORE:
+        fragments = (l0.m + l0.n) * l0.k * strategy.item_bytes // (REGISTER_BYTES * WARP)
         return accumulators + 2 * fragments + 28 + accumulators // 8
-    accumulators = thread.m * thread.n
     operands = (thread.m + thread.n) * thread.k
-    operands = operands * item // REGISTER_BYTES if backend is Backend.SKINNY else 2 * operands
-    return accumulators + accumulators // 4 + operands + 24
+    in_flight = operands * strategy.item_bytes // REGISTER_BYTES if strategy.backend is Backend.SKINNY else 2 * operands
+    return accumulators + accumulators // 4 + in_flight + 24
 
 
 def resident_blocks(spec: GpuSpec, strategy: BlockStrategy, registers: int | None = None) -> int:
     """Blocks that an SM holds at a time: whatever runs out first. `registers` as ptxas tells, else as needed here."""
     if registers is None:
-        registers = registers_needed(strategy.backend, strategy.dtype, strategy.l0, strategy.thread)
+        registers = registers_needed(strategy)
     granted = -(-registers // 8) * 8  # a warp is given registers in units of 256
     shared = strategy.shared_bytes + spec.shared_reserved_bytes
     return min(
@@ -128,9 +126,13 @@ def warp_tiles(rkernel: RKernel[GpuSpec], backend: Backend) -> tuple[list[WarpTi
         Backend.CUDA_CORE: cuda_core_tiles,
     }[backend](isa)
     room = level.max_utilization * spec.registers_per_thread
-    held = [tile for tile in shaped if registers_needed(backend, dtype, tile.l0, tile.thread) <= room]
     least = level.min_utilization * spec.registers_per_thread
-    useful = [t for t in held if BlockStrategy(backend, dtype, t.l0, t.l0, t.thread, 1).accumulators >= least]
+
+    def alone(tile: WarpTile) -> BlockStrategy:
+        return BlockStrategy(backend, dtype, tile.l0, tile.l0, tile.thread, 1)
+
+    held = [tile for tile in shaped if registers_needed(alone(tile)) <= room]
+    useful = [tile for tile in held if alone(tile).accumulators >= least]
     counts = {"InitCands": initial, "FilterByISA": len(shaped), "FilterByRegisters": len(held)}
     counts["FilterByUtilization"] = len(useful)
     return useful, [Admitted("L0", name, count) for name, count in counts.items()]
@@ -231,23 +233,26 @@ def skinny_tiles(rkernel: RKernel[GpuSpec]) -> tuple[list[BlockStrategy], list[A
             found.append(BlockStrategy(Backend.SKINNY, dtype, turned(l0), turned(l1), turned(thread), 1))
     room = rkernel.levels[0].level.max_utilization * spec.registers_per_thread
     filters: tuple[tuple[str, Callable[[BlockStrategy], bool]], ...] = (
-        ("FilterByRegisters", lambda s: registers_needed(s.backend, s.dtype, s.l0, s.thread) <= room),
+        ("FilterByRegisters", lambda s: registers_needed(s) <= room),
         ("FilterByThreads", lambda s: spec.schedulers <= s.warps <= 2 * spec.schedulers),
         ("FilterBySharedMemory", lambda s: s.shared_bytes <= spec.shared_per_block_bytes),
         ("FilterByOccupancy", lambda s: resident_blocks(spec, s) >= 1),
     )
-    admitted = [Admitted("skinny", "InitCands", initial)]
+    found = list(dict.fromkeys(found))  # products along k are the same turned over
+    admitted = [Admitted("L1", "InitCands", initial), Admitted("L1", "FilterBySymmetry", len(found))]
     for name, passes in filters:
         found = [strategy for strategy in found if passes(strategy)]
-        admitted.append(Admitted("skinny", name, len(found)))
+        admitted.append(Admitted("L1", name, len(found)))
     return found, admitted
 
 
 def sieve(rkernel: RKernel[GpuSpec], backend: Backend) -> GpuSieve:
-    """Algorithm 2 for one backend, L0 first."""
+    """Algorithm 2 for one backend, L0 first; levels are told with the backend before them."""
     if backend is Backend.SKINNY:
         strategies, admitted = skinny_tiles(rkernel)
-        return GpuSieve(backend, tuple(strategies), tuple(admitted))
-    tiles, admitted0 = warp_tiles(rkernel, backend)
-    strategies, admitted1 = block_tiles(rkernel, backend, tiles)
-    return GpuSieve(backend, tuple(strategies), (*admitted0, *admitted1))
+    else:
+        tiles, below = warp_tiles(rkernel, backend)
+        strategies, admitted = block_tiles(rkernel, backend, tiles)
+        admitted = below + admitted
+    told = tuple(Admitted(f"{backend} {row.level}", row.filter, row.count) for row in admitted)
+    return GpuSieve(backend, tuple(strategies), told)

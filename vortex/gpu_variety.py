@@ -1,0 +1,182 @@
+"""Which candidates become kernels: a finite library that no candidate left out would beat by more than a tolerance.
+
+The modelled shape domain is sampled, every candidate is priced on every sample (Eq. 1 over a domain instead of a tile),
+and candidates are taken until each sample has one within the tolerance of the best of all. Dominated candidates never
+are. How many stay follows from how different the shapes are, and how far the model's own figures may be trusted: each
+sample is priced again with the figures that vendors do not tell changed, and must be served there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from vortex.candidates import Admitted
+from vortex.gpu_candidates import Backend, BlockStrategy, Variant
+from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
+from vortex.gpu_profiler import block_costs, rates
+from vortex.gpu_selector import ALIGNMENTS, F32, LAYOUTS, GpuArithmetic, Layout, columns_of
+from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
+from vortex.specs import what_if
+
+if TYPE_CHECKING:
+    from vortex.gpu_hardware import GpuSpec
+    from vortex.rkernel import RKernel
+
+Prices = npt.NDArray[np.float32]
+"""Predicted seconds, a row per shape and a column per kernel."""
+
+SAMPLES = 192
+LONGEST = 16_384
+"""The longest extent that is sampled: beyond, costs only scale."""
+BASES = (2, 3, 5)
+"""Of the three Halton sequences: evenly spread, and the same in every build."""
+TOLERANCE = 0.05
+"""What the library may lose to the best candidate on any sample."""
+NARROW = {16: 1.0, 8: 4.0, 4: 6.0, 2: 8.0}
+"""How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
+SECOND = 3.0
+"""How much more a backend may lose that is not the fastest one for the operands: it serves few of the shapes."""
+
+
+@dataclass(frozen=True)
+class Variety:
+    """The kernels of one backend, and the counts of the sieve and of this selection."""
+
+    variants: tuple[Variant, ...]
+    admitted: tuple[Admitted, ...]
+
+
+def halton(index: int, base: int) -> float:
+    """Element of the van der Corput sequence of a base: digits mirrored behind the point."""
+    value, share = 0.0, 1.0
+    while index:
+        share /= base
+        index, digit = divmod(index, base)
+        value += digit * share
+    return value
+
+
+def domain(spec: GpuSpec, item_bytes: int, backend: Backend) -> npt.NDArray[np.float32]:
+    """Shapes (m, n, k), evenly spread over the logarithms of their extents, whose operands the device can hold.
+
+    Of the skinny family, shapes with few rows and shapes with few columns in turn.
+    """
+    points = np.array([[halton(index, base) for base in BASES] for index in range(1, SAMPLES + 1)])
+    longest = np.full(points.shape, np.log(LONGEST))
+    if backend is Backend.SKINNY:
+        longest[np.arange(SAMPLES), np.arange(SAMPLES) % 2] = np.log(max(SKINNY_LINES))
+    shapes = np.rint(np.exp(points * longest)).astype(np.int64)
+    m, n, k = shapes.T
+    held = item_bytes * (m * k + k * n + m * n) <= spec.memory("dram").capacity_bytes
+    return shapes[held].astype(np.float32)
+
+
+def doubts(spec: GpuSpec) -> tuple[GpuSpec, ...]:
+    """The device as told, and with the figures changed that rest on estimates or on one paper's measurement."""
+    l2, dram, shared = (spec.memory(name) for name in ("l2", "dram", "shared"))
+    changes: tuple[dict[str, int], ...] = (
+        {},
+        {"l2.bytes_per_cycle": l2.bytes_per_cycle // 2},
+        {"shared.bytes_per_cycle": shared.bytes_per_cycle // 2},
+        {"l2.latency_ns": 2 * l2.latency_ns, "dram.latency_ns": 2 * dram.latency_ns},
+    )
+    return tuple(what_if(spec, change) for change in changes)
+
+
+def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.float32]) -> Prices:
+    """Predicted seconds of every kernel for every shape, the reduction cut as suits each best."""
+    registers = {variant.name: registers_needed(variant.strategy) for variant in variants}
+    columns, device = columns_of(block_costs(spec, variants, registers_of=registers)), rates(spec)
+    ops, rows = GpuArithmetic(), []
+    for shape in shapes:
+        problem = GpuProblem(*map(F32, shape), F32(2.0**20))
+        tiles = tiling(ops, columns, problem)
+        choices = (None, *cuts(ops, columns, problem, tiles))
+        totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]
+        rows.append(np.min([np.broadcast_to(total, columns.work.shape) for total in totals], axis=0))
+    return np.array(rows, np.float32)
+
+
+def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
+    """Columns such that each row has one within the tolerance of its least, and how many are that near anywhere.
+
+    Greedily, most rows first; then those are dropped whose rows all have another by now.
+    """
+    ratio = priced / priced.min(axis=1, keepdims=True)
+    near = ratio <= 1 + tolerance
+    chosen: list[int] = []
+    left = np.ones(len(priced), bool)
+    while left.any():
+        served = near[left].sum(axis=0)
+        best = np.flatnonzero(served == served.max())
+        chosen.append(int(best[ratio[:, best].mean(axis=0).argmin()]))
+        left &= ~near[:, chosen[-1]]
+    for column in tuple(chosen):
+        others = [other for other in chosen if other != column]
+        if others and near[:, others].any(axis=1).all():
+            chosen = others
+    return sorted(chosen), int(near.any(axis=0).sum())
+
+
+def serves(strategy: BlockStrategy, layout: Layout) -> bool:
+    """Whether a strategy suits operands given like that.
+
+    The skinny family reads along the contiguous axis of the long operand. wgmma takes 4-byte operands along k alone.
+    """
+    if strategy.backend is Backend.SKINNY:
+        if strategy.l0.k > strategy.thread.k:
+            return layout.transpose_b or not layout.transpose_a
+        return layout.transpose_a if strategy.l0.m > strategy.thread.m else not layout.transpose_b
+    if strategy.backend is Backend.HOPPER and strategy.item_bytes == 4:
+        return layout.transpose_b and not layout.transpose_a
+    return True
+
+
+def alignments(item_bytes: int, backend: Backend) -> tuple[int, ...]:
+    """Alignment classes that exist for elements of a size, the widest first; TMA knows one."""
+    return ALIGNMENTS[:1] if backend is Backend.HOPPER else tuple(a for a in ALIGNMENTS if a >= item_bytes)
+
+
+def tolerance(rkernel: RKernel[GpuSpec], backend: Backend) -> float:
+    """What a backend may lose to its own best candidate."""
+    spec, dtype = rkernel.hardware, rkernel.operator.dtype
+    fastest = max(row.flops_per_cycle_per_sm for row in spec.instructions if row.dtype == dtype)
+    first = instruction_of(spec, backend, dtype).flops_per_cycle_per_sm == fastest and backend is not Backend.SKINNY
+    return TOLERANCE if first else TOLERANCE * SECOND
+
+
+def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
+    """The kernels of one backend: tiles for the widest alignment class, and those of them that earn a narrower one."""
+    spec, item = rkernel.hardware, rkernel.operator.item_bytes
+    sieved = sieve(rkernel, backend)
+    shapes, devices, most = domain(spec, item, backend), doubts(spec), tolerance(rkernel, backend)
+    kept: dict[Layout, tuple[BlockStrategy, ...]] = {}
+    undominated = 0
+    variants: list[Variant] = []
+    for size in alignments(item, backend):
+        done: dict[tuple[BlockStrategy, ...], tuple[BlockStrategy, ...]] = {}
+        for layout in LAYOUTS:
+            from_ = kept.get(layout) or tuple(s for s in sieved.strategies if serves(s, layout))
+            if not from_:
+                continue
+            if from_ not in done:
+                rows = [Variant(s, *layout, size) for s in from_]
+                priced = np.concatenate([prices(device, rows, shapes) for device in devices])
+                columns, near = cover(priced, most * NARROW[size])
+                done[from_] = tuple(from_[column] for column in columns)
+                if size == ALIGNMENTS[0]:
+                    undominated += near
+            if size == ALIGNMENTS[0]:
+                kept[layout] = done[from_]
+            variants += [Variant(s, *layout, size) for s in done[from_]]
+    counts = (
+        Admitted(f"{backend} library", "FilterByDominance", undominated),
+        Admitted(f"{backend} library", "FilterByVariety", len({strategy for row in kept.values() for strategy in row})),
+        Admitted(f"{backend} library", "Variants", len(variants)),
+    )
+    return Variety(tuple(sorted(variants)), (*sieved.admitted, *counts))
