@@ -81,7 +81,7 @@ class Launch(ctypes.Structure):
 
 
 class Map(ctypes.Structure):
-    """CUtensorMap as device.h lays it out."""
+    """A tensor map as device.h lays it out."""
 
     _fields_ = [
         ("base", ctypes.c_void_p),

@@ -17,8 +17,6 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
-struct CUtensorMap;
-
 namespace emulator {
 
 struct Index {
@@ -29,6 +27,16 @@ struct Place {  // where a thread stands
 };
 const Place& place();
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+struct alignas(64) TensorMap {  // two dimensions, innermost first; as large as CUtensorMap
+  const char* base;
+  int64_t extent[2];
+  int64_t row_bytes;
+  int32_t box[2];
+  int32_t element_bytes, swizzle_bytes;
+  char reserved[128 - 56];
+};
+static_assert(sizeof(TensorMap) == 128);
 
 enum class Format { f16, bf16, tf32 };
 
@@ -115,16 +123,6 @@ template <class... P> int launch_kernel(void (*kernel)(P...), const Launch& laun
   return launch_indexed(kernel, launch, arguments, std::index_sequence_for<P...>{});
 }
 }  // namespace emulator
-
-struct alignas(64) CUtensorMap {  // two dimensions, innermost first
-  const char* base;
-  int64_t extent[2];
-  int64_t row_bytes;
-  int32_t box[2];
-  int32_t element_bytes, swizzle_bytes;
-  char reserved[128 - 56];
-};
-static_assert(sizeof(CUtensorMap) == 128);
 
 inline unsigned __cvta_generic_to_shared(const void* pointer) { return emulator::shared_address(pointer); }
 inline void __syncthreads() { emulator::block_barrier(); }

@@ -34,7 +34,7 @@ unsigned swizzled(unsigned address, int bytes) {  // 16-byte chunks of a row exc
 }
 
 void carry_out(const TensorCopy& copy) {
-  const CUtensorMap& map = copy.map;
+  const TensorMap& map = copy.map;
   const int row_bytes = map.box[0] * map.element_bytes;
   for (int j = 0; j < map.box[1]; j++)
     for (int i = 0; i < map.box[0]; i++) {
@@ -81,7 +81,7 @@ bool mbarrier_try_wait(unsigned address, unsigned parity) {
 
 void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier) {
   machine.statistics.tensor_loads++;
-  const auto* tensor = static_cast<const CUtensorMap*>(map);
+  const auto* tensor = static_cast<const TensorMap*>(map);
   if (reinterpret_cast<uintptr_t>(map) % 64) fail("a tensor map must lie at a multiple of 64 bytes");
   if (reinterpret_cast<uintptr_t>(tensor->base) % 16 || tensor->row_bytes % 16) fail("a tensor map needs 16-byte rows");
   if (tensor->box[0] > 256 || tensor->box[1] > 256) fail("a box of more than 256 elements");

@@ -56,7 +56,7 @@ struct Barrier {  // of threads
 
 struct TensorCopy {
   unsigned to, barrier;
-  CUtensorMap map;  // a copy: the thread that asked may return before its data comes
+  TensorMap map;  // a copy: the thread that asked may return before its data comes
   int c0, c1;
 };
 
