@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
@@ -97,8 +96,7 @@ def _load(name: str, dtype: str, rows: int, columns: int, wide: bool, trans: boo
                     W[index(vi, vj)[2], index(vi, vj)[3]] = S[vi, vj]
 
     if scalar:
-        # Lane 4g + t holds k = t and t + 4 of rows (of A) or columns (of B) g and g + 8, in the instruction's order.
-        order = ((0, 0), (0, 8), (4, 0), (4, 8)) if not wide else ((0, 0), (4, 0), (0, 8), (4, 8))
+        # Lane 4g + t holds k = t, t + 4 of rows (of A) or columns (of B) g, g + 8: in A rows change first, in B k.
 
         @T.prim_func(s_tir=True)
         def implementation(w: T.handle, s: T.handle):
@@ -116,11 +114,10 @@ def _load(name: str, dtype: str, rows: int, columns: int, wide: bool, trans: boo
                             "float32",
                             "round_tf32",
                             S[
-                                t % 4 + T.Select(T.bool(wide), e % 2, e // 2) * 4,
-                                t // 4 + T.Select(T.bool(wide), e // 2, e % 2) * 8,
+                                t % 4 + (e // 2 if wide else e % 2) * 4,
+                                t // 4 + (e % 2 if wide else e // 2) * 8,
                             ],
                         )
-        del order
     else:
 
         @T.prim_func(s_tir=True)
@@ -221,6 +218,3 @@ def intrinsics(dtype: str, transpose_a: bool, transpose_b: bool) -> Intrinsics:
     _multiply(names.multiply, dtype, transpose_a, transpose_b)
     return names
 
-
-def intrinsic_of(name: str) -> tirx.PrimFunc:
-    return TensorIntrin.get(name).desc

@@ -15,6 +15,7 @@ from vortex.errors import CodegenError
 
 SCALARS = ("M", "N", "K", "lda", "ldb", "ldc", "chunk", "raster")
 SUFFIX = {"float32": "f32", "tfloat32": "f32", "float16": "f16", "bfloat16": "bf16"}
+STORED = {"float32": "float32", "tfloat32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Operand:
         return tirx.call_extern("handle", "at", self.pointer, row, self.buffer.strides[0], column)
 
 
+def element(operand: Operand, row: Any, stride: Any, column: Any) -> Any:
+    """The value of one element, as a float."""
+    return tirx.call_extern("float32", "value_at", operand.pointer, row, stride, column)
+
+
 def rasterized(body: Any, raster: Any) -> tuple[dict[str, Any], Any]:
     """One axis of blocks instead of rows and columns of them, and the extents by thread tag."""
     threads, inside = passes.innermost(body)
@@ -109,14 +115,14 @@ def source(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzles
     raster = scalars["raster"] = tirx.Var("raster", "int32")
     item = 4 if dtype in ("float32", "tfloat32") else 2
     body = passes.fragments(passes.multistage(function.body))
-    body = passes.swizzle(body, swizzles, item)
+    body = passes.swizzle(body, swizzles)
     body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, stages)
     split = tirx.LT(scalars["chunk"], scalars["K"])
     rows, leading = scalars["M"], scalars["ldc"]
     body = passes.stores(
         body, c.buffer, lambda at: [c.pointer, split, at[0], rows, at[1], leading, at[2]], SUFFIX[dtype]
     )
-    body = passes.called_by_address(body)
+    body = passes.called_by_address(passes.moves(body))
     extents, body = rasterized(body, raster)
     offsets, shared_bytes = layout(body)
     block = tuple(int(extents.get(f"threadIdx.{axis}", 1)) for axis in "xyz")
@@ -132,7 +138,7 @@ def layout(body: Any) -> tuple[dict[str, int], int]:
         size = 1
         for extent in passes.extents(buffer):
             size *= extent
-        size *= {"float32": 4, "float16": 2, "bfloat16": 2}[str(buffer.dtype)]
+        size *= passes.ITEM_BYTES[str(buffer.dtype)]
         if buffer.name.startswith("product"):
             offsets[buffer.name], whole = 0, max(whole, size)
         else:
@@ -158,7 +164,6 @@ def printed(body: Any, symbol: str, parameters: list[Any], target: Target) -> st
             [
                 tirx.transform.ConvertSSA(),
                 tirx.transform.FlattenBuffer(),
-                tirx.transform.VectorizeLoop(True),
                 tirx.transform.UnrollLoop(),
                 tirx.transform.StmtSimplify(),
                 tirx.transform.LowerIntrin(),

@@ -29,6 +29,7 @@ STAGE, STEP = "vortex.stages", "vortex.registers"
 """Loop annotations: how many stages shared memory has, and how many versions fragments have."""
 WARP = 32
 SHARED = "shared.dyn"
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -82,7 +83,8 @@ def rewritten(node: Any, buffers: Mapping[Any, Callable[[list[Any]], tuple[Any, 
 
 
 def reshaped(buffer: Any, shape: list[int], scope: str) -> Any:
-    return tirx.decl_buffer(shape, str(buffer.dtype), buffer.name.replace("_pad_shared.dyn", "_shared").replace("_shared_warp", "_fragment").replace("_warp", "_fragment"), scope=scope)
+    name = buffer.name.replace(".dyn", "").replace("_pad", "").replace("_shared_warp", "_fragment")
+    return tirx.decl_buffer(shape, str(buffer.dtype), name.replace("_warp", "_fragment"), scope=scope)
 
 
 def extents(buffer: Any) -> list[int]:
@@ -191,7 +193,9 @@ def multistage(body: Any) -> Any:
     buffers, inside = hoist(inside, (SHARED, "warp"))
     shared = [buffer for buffer in buffers if str(buffer.scope()) == SHARED]
     rest = list(buffers)
-
+    result = {old: reshaped(old, extents(old), SHARED) for old in shared if old.name.startswith("product")}
+    if result:
+        inside = staged_result(inside, result)
     def expand(loop: Any) -> Any:
         if STAGE not in loop.annotations:
             return loop
@@ -202,7 +206,22 @@ def multistage(body: Any) -> Any:
         return pipeline.run()
 
     inside = mapped(inside, (tirx.For, expand))
+    for old, new in result.items():
+        rest[rest.index(old)] = new
     return wrapped(threads, sequence([*(tirx.AllocBuffer(buffer) for buffer in rest), inside]))
+
+
+def staged_result(body: Any, buffers: Mapping[Any, Any]) -> Any:
+    """C on its way through shared memory, over the operands: not before all warps have read them, and then only the
+    warp that wrote a part reads it."""
+    parts = []
+    for part in statements(body):
+        written = found(part, tirx.BufferStore, lambda x: x.buffer in buffers)
+        read = found(part, ir.expr.TensorLoad, lambda x: x.source in buffers)
+        parts += [call("cp_async_wait<0>"), call("__syncthreads")] if written else [call("__syncwarp")] if read else []
+        parts.append(part)
+    rules = {old: (lambda indices, new=new: (new, indices)) for old, new in buffers.items()}  # type: ignore[misc]
+    return rewritten(sequence(parts), rules)
 
 
 def wrapped(threads: list[Any], body: Any) -> Any:
@@ -250,15 +269,15 @@ def swizzled(indices: list[Any], row_bytes: int, item_bytes: int, words: bool) -
     return [*indices[:-1], moved * chunk + tirx.floormod(column, chunk)]
 
 
-def swizzle(body: Any, words: Mapping[str, bool], item_bytes: int) -> Any:
+def swizzle(body: Any, words: Mapping[str, bool]) -> Any:
     """Swizzle the buffers named in `words`; a True one is read word by word, not by ldmatrix."""
     rules = {}
     for allocation in found(body, tirx.AllocBuffer, lambda x: x.buffer.name in words):
         buffer = allocation.buffer
 
         def rule(indices: list[Any], buffer: Any = buffer) -> tuple[Any, list[Any]]:
-            row = extents(buffer)[-1] * item_bytes
-            return buffer, swizzled(indices, row, item_bytes, words[buffer.name])
+            item = ITEM_BYTES[str(buffer.dtype)]
+            return buffer, swizzled(indices, extents(buffer)[-1] * item, item, words[buffer.name])
 
         rules[buffer] = rule
     return rewritten(body, rules)
@@ -295,16 +314,19 @@ def copies(body: Any, operands: Mapping[Any, Callable[[list[Any]], Any]], item_b
     return mapped(body, (tirx.BufferStore, lambda store: move(store, None, 1) if copying(store) else store))
 
 
+def values(load: Any, lane: Any) -> Any:
+    """Address of the first of the values that a vectorized access names; they lie side by side."""
+    if not isinstance(load, ir.expr.TensorLoad):
+        raise CodegenError(f"a vector must be moved as it is, not as {load}")
+    return address(load.source, [first_lane(index, lane) for index in load.indices])
+
+
 def stores(body: Any, result: Any, begin: Callable[[list[Any]], list[Any]], suffix: str) -> Any:
     """Stores of `result` as calls that convert, or leave float32 in the workspace of a split."""
 
     def move(store: Any, lane: Any, width: int) -> Any:
-        values = [
-            store.value if lane is None else substitute(store.value, {lane: tirx.IntImm("int32", v)})
-            for v in range(width)
-        ]
         at = begin([first_lane(index, lane) for index in store.indices])
-        return call(f"store_{suffix}_{width}", *at, *values)
+        return call(f"store_{suffix}_{width}", *at, values(store.value, lane))
 
     def storing(node: Any) -> bool:
         return isinstance(node, tirx.BufferStore) and node.buffer.same_as(result)
@@ -319,6 +341,27 @@ def stores(body: Any, result: Any, begin: Callable[[list[Any]], list[Any]], suff
 
     body = mapped(body, (tirx.For, vector))
     return mapped(body, (tirx.BufferStore, lambda store: move(store, None, 1) if storing(store) else store))
+
+
+def loads(body: Any, operand: Any, value: Callable[[list[Any]], Any]) -> Any:
+    """Loads of single elements of `operand` as calls."""
+    return mapped(
+        body, (ir.expr.TensorLoad, lambda x: value(list(x.indices)) if x.source.same_as(operand) else x)
+    )
+
+
+def moves(body: Any) -> Any:
+    """Vectors between shared memory and registers as one access: TVM cannot prove a swizzled index contiguous."""
+
+    def vector(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.VECTORIZED:
+            return loop
+        store, lane = loop.body, loop.loop_var
+        size = int(loop.extent) * ITEM_BYTES[str(store.buffer.dtype)]
+        target = address(store.buffer, [first_lane(index, lane) for index in store.indices])
+        return call(f"move_{size}", target, values(store.value, lane))
+
+    return mapped(body, (tirx.For, vector))
 
 
 def called_by_address(body: Any) -> Any:

@@ -11,7 +11,7 @@ struct half {
   unsigned short bits;
   VORTEX_DEVICE operator float() const { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits)); return f; }
 };
-struct bfloat16 {
+struct nv_bfloat16 {
   unsigned short bits;
   VORTEX_DEVICE operator float() const { return __uint_as_float((unsigned)bits << 16); }
 };
@@ -80,6 +80,10 @@ template <class T> VORTEX_DEVICE const T* at(const T* base, int row, int stride,
   return base + ((long long)row * stride + column);
 }
 
+template <class T> VORTEX_DEVICE float value_at(const T* base, int row, int stride, int column) {
+  return (float)*at(base, row, stride, column);
+}
+
 /* The synchronous copy: for vectors that cp.async does not know, and for one stage. */
 template <int Bytes> VORTEX_DEVICE void copy(void* shared, const void* global, bool inside) {
   typedef typename words<Bytes>::type word;
@@ -91,6 +95,16 @@ VORTEX_DEVICE void copy_16(void* shared, const void* global, bool inside) { copy
 VORTEX_DEVICE void copy_8(void* shared, const void* global, bool inside) { copy<8>(shared, global, inside); }
 VORTEX_DEVICE void copy_4(void* shared, const void* global, bool inside) { copy<4>(shared, global, inside); }
 VORTEX_DEVICE void copy_2(void* shared, const void* global, bool inside) { copy<2>(shared, global, inside); }
+
+/* One access between shared memory and registers. */
+template <int Bytes> VORTEX_DEVICE void move(void* to, const void* from) {
+  typedef typename words<Bytes>::type word;
+  *(word*)to = *(const word*)from;
+}
+VORTEX_DEVICE void move_16(void* to, const void* from) { move<16>(to, from); }
+VORTEX_DEVICE void move_8(void* to, const void* from) { move<8>(to, from); }
+VORTEX_DEVICE void move_4(void* to, const void* from) { move<4>(to, from); }
+VORTEX_DEVICE void move_2(void* to, const void* from) { move<2>(to, from); }
 
 VORTEX_DEVICE void ldmatrix_f16(void* registers, const void* row) { ldmatrix(registers, row); }
 VORTEX_DEVICE void ldmatrix_bf16(void* registers, const void* row) { ldmatrix(registers, row); }
@@ -130,29 +144,30 @@ VORTEX_DEVICE int column_of_block(int block, int tall, int wide, int raster) {
 VORTEX_DEVICE long long result_at(int split, int rows, int row, int stride, int column) {
   return ((long long)split * rows + row) * stride + column;
 }
-VORTEX_DEVICE void store_f32_1(float* c, bool, int z, int m, int i, int ld, int j, float a) {
-  c[result_at(z, m, i, ld, j)] = a;
+VORTEX_DEVICE void store_f32_1(float* c, bool, int z, int m, int i, int ld, int j, const float* v) {
+  c[result_at(z, m, i, ld, j)] = v[0];
 }
-VORTEX_DEVICE void store_f32_2(float* c, bool, int z, int m, int i, int ld, int j, float a, float b) {
-  *(float2*)(c + result_at(z, m, i, ld, j)) = make_float2(a, b);
+VORTEX_DEVICE void store_f32_2(float* c, bool, int z, int m, int i, int ld, int j, const float* v) {
+  *(float2*)(c + result_at(z, m, i, ld, j)) = make_float2(v[0], v[1]);
 }
-VORTEX_DEVICE void store_f32_4(float* c, bool, int z, int m, int i, int ld, int j, float a, float b, float d, float e) {
-  *(float4*)(c + result_at(z, m, i, ld, j)) = make_float4(a, b, d, e);
+VORTEX_DEVICE void store_f32_4(float* c, bool, int z, int m, int i, int ld, int j, const float* v) {
+  *(float4*)(c + result_at(z, m, i, ld, j)) = *(const float4*)v;
 }
 #define VORTEX_STORES(kind) \
-  VORTEX_DEVICE void store_##kind##_1(float* c, bool partial, int z, int m, int i, int ld, int j, float a) { \
+  VORTEX_DEVICE void store_##kind##_1(float* c, bool partial, int z, int m, int i, int ld, int j, const float* v) { \
     long long x = result_at(z, m, i, ld, j); \
-    if (partial) c[x] = a; else ((unsigned short*)c)[x] = (unsigned short)pack_##kind(a, 0.f); \
+    if (partial) c[x] = v[0]; else ((unsigned short*)c)[x] = (unsigned short)pack_##kind(v[0], 0.f); \
   } \
-  VORTEX_DEVICE void store_##kind##_2(float* c, bool partial, int z, int m, int i, int ld, int j, float a, float b) { \
+  VORTEX_DEVICE void store_##kind##_2(float* c, bool partial, int z, int m, int i, int ld, int j, const float* v) { \
     long long x = result_at(z, m, i, ld, j); \
-    if (partial) *(float2*)(c + x) = make_float2(a, b); else *(unsigned*)((unsigned short*)c + x) = pack_##kind(a, b); \
+    if (partial) *(float2*)(c + x) = make_float2(v[0], v[1]); \
+    else *(unsigned*)((unsigned short*)c + x) = pack_##kind(v[0], v[1]); \
   } \
-  VORTEX_DEVICE void store_##kind##_4(float* c, bool partial, int z, int m, int i, int ld, int j, float a, float b, \
-                                      float d, float e) { \
+  VORTEX_DEVICE void store_##kind##_4(float* c, bool partial, int z, int m, int i, int ld, int j, const float* v) { \
     long long x = result_at(z, m, i, ld, j); \
-    if (partial) *(float4*)(c + x) = make_float4(a, b, d, e); \
-    else *(uint2*)((unsigned short*)c + x) = make_uint2(pack_##kind(a, b), pack_##kind(d, e)); \
+    float4 w = *(const float4*)v; \
+    if (partial) *(float4*)(c + x) = w; \
+    else *(uint2*)((unsigned short*)c + x) = make_uint2(pack_##kind(w.x, w.y), pack_##kind(w.z, w.w)); \
   }
 VORTEX_STORES(f16)
 VORTEX_STORES(bf16)

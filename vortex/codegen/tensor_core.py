@@ -104,7 +104,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     schedule.reverse_compute_inline(schedule.get_sblock("C"))
     if staged is not None:
         fused = schedule.fuse(*schedule.get_loops(staged)[-2:])
-        _, lanes, vector = schedule.split(fused, [None, WARP, min(4, variant.vector_bytes // _item(strategy.dtype))])
+        turn, lanes, vector = schedule.split(fused, [None, WARP, min(4, variant.vector_bytes // _item(strategy.dtype))])
+        schedule.unroll(turn)
         schedule.bind(lanes, "threadIdx.x")
         schedule.vectorize(vector)
     schedule.unroll(tile_i)
@@ -135,5 +136,6 @@ def source(variant: Variant, arch: str) -> KernelSource:
     words = {
         "A_shared": strategy.dtype == "tfloat32" and variant.transpose_a,
         "B_shared": strategy.dtype == "tfloat32" and not variant.transpose_b,
+        "product_shared": True,
     }
     return lower(kernel(variant), strategy.dtype, arch, strategy.stages, words)
