@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vortex import operators
-from vortex.errors import LibraryError, SpecError, ToolchainError
+from vortex import gpu_library, operators
+from vortex.errors import LibraryError, OperandError, SpecError, ToolchainError
+from vortex.gpu_launcher import GpuGemm
 from vortex.launcher import GemmKernel
 from vortex.library import FORMAT, Library, read, write
 
@@ -70,8 +71,16 @@ def _cached(path: Path | None) -> Library | None:
         return None
 
 
-def load(path: str | Path) -> GemmKernel:
-    """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust."""
+def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> GemmKernel | GpuGemm:
+    """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust.
+
+    `device` and `jit` are for GPU libraries, see `GpuGemm`: the CUDA device to run on, and whether its driver may
+    translate the library's PTX where the machine code is for another architecture.
+    """
+    if gpu_library.is_gpu_library(Path(path)):
+        return GpuGemm(gpu_library.read(Path(path)), device, jit=jit)
+    if device is not None or jit:
+        raise OperandError(f"{path} is no GPU library; device= and jit= are for those alone")
     return GemmKernel(read(Path(path)))
 
 

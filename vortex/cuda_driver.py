@@ -83,9 +83,7 @@ class Driver:
     def retain_context(self, ordinal: int) -> int:
         """The primary context of a device, which is the one that torch and CuPy use."""
         context = ctypes.c_void_p()
-        self._check(
-            self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal), "cuDevicePrimaryCtxRetain"
-        )
+        self._check(self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal), "cuDevicePrimaryCtxRetain")
         return context.value or 0
 
     def release_context(self, ordinal: int) -> None:

@@ -40,9 +40,7 @@ class Shape(ctypes.Structure):
         ("k", ctypes.c_int64),
         ("transpose_a", ctypes.c_int32),
         ("transpose_b", ctypes.c_int32),
-        ("align_a", ctypes.c_int32),
-        ("align_b", ctypes.c_int32),
-        ("align_c", ctypes.c_int32),
+        ("alignment", ctypes.c_int32),
     )
 
 

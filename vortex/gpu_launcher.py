@@ -1,4 +1,4 @@
-"""The callable of a GPU library: hands CUDA tensors to the native door, which selects and launches. No TVM, no search."""
+"""The callable of a GPU library: hands CUDA tensors to the native door, which selects and launches. No TVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from vortex.gpu_operands import (
     OPERANDS,
     REASONS,
     DLTensor,
-    allocate_workspace,
     current_stream,
     describe,
     described,
@@ -241,7 +240,8 @@ class GpuGemm:
 
     def _provide(self, a: Any, need: int, stream: int) -> None:
         """Allocate the declared workspace for a stream; earlier ones live on, a captured graph may write to them."""
-        memory = allocate_workspace(a, max(need, self.manifest.workspace_bytes))
+        size = max(need, self.manifest.workspace_bytes)
+        memory = empty(a, -(-size // ITEM_BYTES[self.manifest.dtype]), 1)
         self._set_workspace(a, memory, stream)
         self._workspaces.setdefault(stream, []).append(memory)
 
@@ -319,8 +319,8 @@ def shape_of(
     if min(m, n, k) < 1:
         raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 1")
     rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
-    classes = (alignment(dtype, 0, stride or length, length) for length, stride in rows)
-    return Shape(m, n, k, int(transpose_a), int(transpose_b), *classes)
+    least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
+    return Shape(m, n, k, int(transpose_a), int(transpose_b), least)
 
 
 def _close(door: Door, opened: Opened, ordinal: int) -> None:

@@ -12,6 +12,7 @@ import os
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ FORMAT = 1
 KIND = "gpu"
 MANIFEST, DOOR = "manifest.json", "door.so"
 ELF, CUDA_MACHINE = b"\x7fELF", 190
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, KeyError, ValueError, OSError, EOFError, RuntimeError)
+"""All that a damaged archive makes zipfile raise; RuntimeError of flags that say encrypted or unknown compression."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ def read(path: Path) -> GpuLibrary:
             hashes = json.loads(zipped.comment)
             parts = {name: zipped.read(name) for name in zipped.namelist()}
         text = parts.pop(MANIFEST)
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise LibraryError(f"{path}: not a vortex library, or a truncated one ({error}); compile it again") from error
     _compare(path, MANIFEST, text, hashes)
     try:

@@ -181,18 +181,7 @@ def empty(operand: Any, m: int, n: int) -> Any:
     if module is not None and hasattr(module, "empty") and hasattr(operand, "device"):
         with operand.device:
             return module.empty((m, n), dtype=operand.dtype)
-    raise OperandError(f"a {type(operand).__name__} cannot say how to allocate the result; pass out=")
-
-
-def allocate_workspace(operand: Any, size: int) -> Any:
-    """`size` bytes on the device of an operand, from its framework's allocator."""
-    if hasattr(operand, "new_empty"):
-        return operand.new_empty((size,), dtype=sys.modules["torch"].uint8)
-    module = sys.modules.get(type(operand).__module__.partition(".")[0])
-    if module is not None and hasattr(module, "empty") and hasattr(operand, "device"):
-        with operand.device:
-            return module.empty((size,), dtype="uint8")
-    raise OperandError(f"partial sums need {size} bytes, which a {type(operand).__name__} cannot allocate; pass workspace=")
+    raise OperandError(f"a {type(operand).__name__} cannot say how to allocate more; pass out= and workspace=")
 
 
 def described(operand: Any) -> str:

@@ -5,11 +5,9 @@ extern const int32_t stub_kernels[][5]; /* transpose_a, transpose_b, vector_byte
 extern const int32_t stub_kernel_count;
 
 void vx_gpu_choose(const vx_gpu_shape *s, int64_t workspace, vx_gpu_plan *plan) {
-  int32_t least = s->align_a < s->align_b ? s->align_a : s->align_b;
-  if (s->align_c < least) least = s->align_c;
   for (int32_t i = 0; i < stub_kernel_count; i++) {
     const int32_t *k = stub_kernels[i];
-    if (k[0] != s->transpose_a || k[1] != s->transpose_b || k[2] > least) continue;
+    if (k[0] != s->transpose_a || k[1] != s->transpose_b || k[2] > s->alignment) continue;
     *plan = (vx_gpu_plan){i, 1, (int32_t)s->k, 1, 1e-6f};
     if (k[4] && s->k >= 4096 && 2 * s->m * s->n * 4 <= workspace) {
       plan->splits = 2;

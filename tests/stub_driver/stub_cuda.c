@@ -1,5 +1,6 @@
 /* A fake libcuda.so.1: one process-wide device of any description that records what is launched and computes nothing,
  * unless a test sets `on_launch`. Results are those of cuda.h. */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,3 +273,18 @@ const DLPackExchangeAPI *stub_exchange(const DLPackExchangeAPI *from) {
   return &made;
 }
 void stub_set_stream(void *stream) { the_stream = stream; }
+
+/* One that says of every tensor that it cannot be described. */
+static int refuse(void *object, DLTensor *out) {
+  (void)object, (void)out;
+  void **kind = dlsym(RTLD_DEFAULT, "PyExc_BufferError");
+  ((void (*)(void *, const char *))dlsym(RTLD_DEFAULT, "PyErr_SetString"))(*kind, "sparse");
+  return -1;
+}
+const DLPackExchangeAPI *stub_refusing_exchange(void) {
+  static DLPackExchangeAPI made;
+  made.header.version = (DLPackVersion){1, 3};
+  made.dltensor_from_py_object_no_sync = refuse;
+  made.current_work_stream = stream_now;
+  return &made;
+}

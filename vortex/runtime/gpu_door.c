@@ -186,9 +186,8 @@ static int64_t open_call(const library *of, const DLTensor *tensors, int64_t fla
   if (c->rows != s->m || c->columns != s->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   if (overlap(c, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
   if (overlap(c, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
-  s->align_a = alignment(a, of->item_bytes);
-  s->align_b = alignment(b, of->item_bytes);
-  s->align_c = alignment(c, of->item_bytes);
+  s->alignment = alignment(a, of->item_bytes) | alignment(b, of->item_bytes) | alignment(c, of->item_bytes);
+  s->alignment &= -s->alignment;
   return 0;
 }
 
@@ -217,11 +216,9 @@ static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, 
                            entry->block[2], entry->shared_bytes, stream, list, NULL);
 }
 
-/* Whether a kernel serves operands of this layout and alignment; TMA takes whole 16 bytes only. */
+/* Whether a kernel serves operands of this layout and alignment. */
 static int serves(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
-  int32_t least = s->align_a < s->align_b ? s->align_a : s->align_b;
-  if (s->align_c < least) least = s->align_c;
-  return kernel->transpose_a == s->transpose_a && kernel->transpose_b == s->transpose_b && kernel->vector_bytes <= least;
+  return kernel->transpose_a == s->transpose_a && kernel->transpose_b == s->transpose_b && kernel->vector_bytes <= s->alignment;
 }
 
 static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {

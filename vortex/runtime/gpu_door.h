@@ -15,10 +15,10 @@ typedef struct {
   float seconds;
 } vx_gpu_plan;
 
-/* All that the choice depends on. `align_*`: the alignment class of each operand, 16, 8, 4 or 2 bytes. */
+/* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4 or 2 bytes. */
 typedef struct {
   int64_t m, n, k;
-  int32_t transpose_a, transpose_b, align_a, align_b, align_c;
+  int32_t transpose_a, transpose_b, alignment;
 } vx_gpu_shape;
 
 /* Linked in with the library. `workspace` bytes may be used by partial sums. */
