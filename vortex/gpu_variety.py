@@ -8,6 +8,7 @@ sample is priced again with the figures that vendors do not tell changed, and mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 Prices = npt.NDArray[np.float32]
 """Predicted seconds, a row per shape and a column per kernel."""
 
-SAMPLES = 192
-LONGEST = 16_384
-"""The longest extent that is sampled: beyond, costs only scale."""
+SAMPLES = 224
 BASES = (2, 3, 5)
 """Of the three Halton sequences: evenly spread, and the same in every build."""
 TOLERANCE = 0.05
@@ -62,30 +61,27 @@ def halton(index: int, base: int) -> float:
 
 
 def domain(spec: GpuSpec, item_bytes: int, backend: Backend) -> npt.NDArray[np.float32]:
-    """Shapes (m, n, k), evenly spread over the logarithms of their extents, whose operands the device can hold.
+    """Shapes (m, n, k), evenly spread over the logarithms of their extents, up to squares that fill the device's DRAM.
 
     Of the skinny family, shapes with few rows and shapes with few columns in turn.
     """
     points = np.array([[halton(index, base) for base in BASES] for index in range(1, SAMPLES + 1)])
-    longest = np.full(points.shape, np.log(LONGEST))
+    capacity = spec.memory("dram").capacity_bytes
+    longest = np.full(points.shape, math.log(capacity / (3 * item_bytes)) / 2)
     if backend is Backend.SKINNY:
-        longest[np.arange(SAMPLES), np.arange(SAMPLES) % 2] = np.log(max(SKINNY_LINES))
-    shapes = np.rint(np.exp(points * longest)).astype(np.int64)
-    m, n, k = shapes.T
-    held = item_bytes * (m * k + k * n + m * n) <= spec.memory("dram").capacity_bytes
-    return shapes[held].astype(np.float32)
+        longest[np.arange(SAMPLES), np.arange(SAMPLES) % 2] = math.log(max(SKINNY_LINES))
+    return np.rint(np.exp(points * longest)).astype(np.float32)
 
 
 def doubts(spec: GpuSpec) -> tuple[GpuSpec, ...]:
     """The device as told, and with the figures changed that rest on estimates or on one paper's measurement."""
     l2, dram, shared = (spec.memory(name) for name in ("l2", "dram", "shared"))
     changes: tuple[dict[str, int], ...] = (
-        {},
         {"l2.bytes_per_cycle": l2.bytes_per_cycle // 2},
         {"shared.bytes_per_cycle": shared.bytes_per_cycle // 2},
         {"l2.latency_ns": 2 * l2.latency_ns, "dram.latency_ns": 2 * dram.latency_ns},
     )
-    return tuple(what_if(spec, change) for change in changes)
+    return (spec, *(what_if(spec, change) for change in changes))
 
 
 def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.float32]) -> Prices:
@@ -93,8 +89,8 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     registers = {variant.name: registers_needed(variant.strategy) for variant in variants}
     columns, device = columns_of(block_costs(spec, variants, registers_of=registers)), rates(spec)
     ops, rows = GpuArithmetic(), []
-    for shape in shapes:
-        problem = GpuProblem(*map(F32, shape), F32(2.0**20))
+    for m, n, k in shapes:
+        problem = GpuProblem(m, n, k, F32(2.0**20))
         tiles = tiling(ops, columns, problem)
         choices = (None, *cuts(ops, columns, problem, tiles))
         totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]
