@@ -47,8 +47,9 @@ class GpuRates:
     l2_bytes: float
     """Bytes of L2 that operands may count on from one wave to the next."""
     l2_latency: float
-    dram_latency: float
     """Seconds from asking for a line to having it in shared memory."""
+    miss_latency: float
+    """What is added if it comes from DRAM."""
     reduction: float
     """Seconds from the last partial of a split reduction to a reduction kernel that runs."""
     leak: float
@@ -251,7 +252,7 @@ def predict(
     asked = depth * (full * t.unique + unique)
     kept = ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
     share = ops.name("share", kept)
-    lag = ops.name("lag", rates.l2_latency + share * (rates.dram_latency - rates.l2_latency))
+    lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
     compute_full, exposed_full = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
     compute_last, exposed_last = stage(ops, rates, s, t, Wave(rest, resident, unique * share, lag))
 

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vortex.errors import SpecError
 from vortex.gpu_candidates import WARP, WARPGROUP, Backend, BlockStrategy, Variant
 from vortex.gpu_cost import MOST_PARTS, BlockCosts, GpuRates
+from vortex.gpu_sieve import instruction_of, resident_blocks
 
 if TYPE_CHECKING:
-    from vortex.gpu_hardware import GpuInstruction, GpuSpec
+    from vortex.gpu_hardware import GpuSpec
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
 Basis = Literal["measured", "replayed", "computed"]
@@ -32,12 +32,12 @@ class Calibration:
     estimates. A measurement of the device replaces all but the last four.
     """
 
-    sustained_mma: float = 0.92
+    sustained_mma: float = 0.97
     """Share of the peak of Tensor Cores that back-to-back instructions reach; power takes the rest."""
-    sustained_fma: float = 0.98
+    sustained_fma: float = 0.99
     shared_share: float = 0.95
     """Share of shared memory's bandwidth that conflict-free accesses reach."""
-    barrier_cycles: float = 60.0
+    barrier_cycles: float = 30.0
     """Of the wait for a stage, the barrier, and the addresses of the next one."""
     copy_slots: float = 3.0
     """Issue slots of one asynchronous copy: addresses, predicate, the copy."""
@@ -45,7 +45,9 @@ class Calibration:
     """The same where an element passes through registers."""
     stage_slots: float = 16.0
     """Issue slots that a warp spends on a stage as such."""
-    start_s: float = 0.9e-6
+    stream_ahead: float = 4.0
+    """Loads of a stage that a warp of the skinny family has under way before it waits for the first."""
+    start_s: float = 0.4e-6
     """From one block's end, or the launch, to the first load of the next one."""
     reduction_s: float = 2.0e-6
     """From the last partial of a split reduction to a reduction kernel that runs."""
@@ -53,9 +55,11 @@ class Calibration:
     """Share of the L2's declared bandwidth that SMs draw at the same time."""
     dram_share: float = 0.88
     """Share of the DRAM's bandwidth that streams reach."""
+    loaded: float = 1.5
+    """Latency of L2 and DRAM while all SMs ask, over what it is when one does."""
     resident_share: float = 0.75
     """Share of L2 in which operands stay from one wave to the next."""
-    leak: float = 0.1
+    leak: float = 0.162
     """Share of the shorter of arithmetic and loads that shows beside the longer."""
 
 
@@ -64,8 +68,8 @@ PORT_BYTES_PER_CYCLE = 64.0
 """Bytes that one SM takes from L2 in a cycle (NVIDIA A100 whitepaper; the same on every generation since)."""
 SECTOR = 32
 """Bytes of the smallest piece of a line that L2 hands out."""
-REGISTER_UNIT = 8
-"""Registers of a thread are handed out in multiples of this many."""
+SHUFFLES = 10
+"""Issue slots in which the 32 lanes of a warp add up one sum: five steps of a shuffle and an addition."""
 
 
 @dataclass(frozen=True)
@@ -138,44 +142,11 @@ def rates(spec: GpuSpec, calibration: Calibration = CALIBRATION) -> GpuRates:
         port_byte=1 / (PORT_BYTES_PER_CYCLE * spec.clock_hz),
         dram_byte=1 / (dram.bandwidth_bytes_per_s * calibration.dram_share),
         l2_bytes=l2.capacity_bytes * calibration.resident_share,
-        l2_latency=l2.latency_ns * 1e-9,
-        dram_latency=dram.latency_ns * 1e-9,
+        l2_latency=l2.latency_ns * 1e-9 * calibration.loaded,
+        miss_latency=(dram.latency_ns - l2.latency_ns) * 1e-9 * calibration.loaded,
         reduction=calibration.reduction_s,
         leak=calibration.leak,
     )
-
-
-def registers(strategy: BlockStrategy) -> int:
-    """Estimate of what ptxas will give a thread: accumulators, operands in flight, addresses."""
-    if strategy.backend in (Backend.TENSOR_CORE, Backend.HOPPER):
-        return min(255, round(36 + 1.3 * strategy.accumulators))
-    return min(255, round(30 + 1.6 * strategy.accumulators))
-
-
-def residency(spec: GpuSpec, strategy: BlockStrategy, registers_per_thread: int) -> int:
-    """Blocks that one SM holds at a time: by registers, shared memory, warps and blocks."""
-    per_warp = WARP * REGISTER_UNIT * math.ceil(registers_per_thread / REGISTER_UNIT)
-    shared = strategy.shared_bytes + spec.shared_reserved_bytes
-    held = min(
-        spec.blocks_per_sm,
-        spec.warps_per_sm // strategy.warps,
-        spec.registers_per_sm // (per_warp * strategy.warps),
-        spec.memory("shared").capacity_bytes // shared,
-    )
-    if held < 1:
-        raise SpecError(
-            f"{spec.name}: no SM holds a block of {strategy}: {strategy.warps} warps with {registers_per_thread} "
-            f"registers a thread and {strategy.shared_bytes} bytes of shared memory"
-        )
-    return held
-
-
-def instruction(spec: GpuSpec, strategy: BlockStrategy) -> GpuInstruction:
-    if strategy.backend is Backend.TENSOR_CORE:
-        return spec.instruction("mma", strategy.dtype)
-    if strategy.backend is Backend.HOPPER:
-        return spec.instruction("wgmma", strategy.dtype)
-    return spec.instruction("fma", "float32")
 
 
 def converted(strategy: BlockStrategy, rows: int, columns: int) -> float:
@@ -185,7 +156,7 @@ def converted(strategy: BlockStrategy, rows: int, columns: int) -> float:
 
 def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIBRATION) -> StageCost:
     """What a stage of one block asks of its SM, from the spec alone."""
-    s, isa = variant.strategy, instruction(spec, variant.strategy)
+    s, isa = variant.strategy, instruction_of(spec, variant.strategy.backend, variant.strategy.dtype)
     l0, l1, t = s.l0, s.l1, s.thread
     cycle = 1 / spec.clock_hz
     lanes = WARP * (WARPGROUP if s.backend is Backend.HOPPER else 1)
@@ -218,13 +189,12 @@ def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIB
         slots = l1.k * (t.m * t.n * widened + loads)
         chain = per_scheduler * l1.k * t.m * t.n * widened * 2 * WARP * spec.schedulers / pipes
     else:
-        step = l0.k // WARP
-        widened = converted(s, l0.m, l0.n) / (l0.m * l0.n)
+        widened = converted(s, t.m, t.n) / (t.m * t.n)
         multiply = flops * widened / pipes
         reads = float(s.warps * (l0.m + l0.n) * l0.k * s.item_bytes)
-        loads = (l0.m + l0.n) * math.ceil(step * s.item_bytes / variant.vector_bytes)
-        slots = step * l0.m * l0.n * widened + loads * calibration.copy_slots
-        chain = per_scheduler * step * l0.m * l0.n * widened * 2 * WARP * spec.schedulers / pipes
+        loads = math.ceil((t.m + t.n) * t.k * s.item_bytes / variant.vector_bytes)
+        slots = t.k * t.m * t.n * widened + loads * calibration.copy_slots
+        chain = per_scheduler * t.k * t.m * t.n * widened * 2 * WARP * spec.schedulers / pipes
         wait = 0.0
 
     copied = s.stage_bytes / (variant.vector_bytes * s.threads) if s.backend is not Backend.HOPPER else 0.0
@@ -247,6 +217,14 @@ def staged(spec: GpuSpec, variant: Variant) -> bool:
     return s.stages == 1 or variant.vector_bytes < 4 or not spec.async_copy
 
 
+def finish(spec: GpuSpec, strategy: BlockStrategy) -> float:
+    """Seconds in which the lanes of a block's warps add up their sums, where they lie along k (skinny family)."""
+    t = strategy.thread
+    if strategy.backend is not Backend.SKINNY or strategy.l0.k <= t.k:
+        return 0.0
+    return SHUFFLES * t.m * t.n * math.ceil(strategy.warps / spec.schedulers) / spec.clock_hz
+
+
 def raster(strategy: BlockStrategy, slots: int) -> int:
     """Rows of tiles that make the patch of one wave square, so that it shares most: a power of two."""
     ideal = math.sqrt(slots * strategy.l1.n / strategy.l1.m)
@@ -256,7 +234,7 @@ def raster(strategy: BlockStrategy, slots: int) -> int:
 def block_cost(
     spec: GpuSpec,
     variant: Variant,
-    registers_per_thread: int,
+    registers: int | None = None,
     measured: BlockMeasurement | None = None,
     can_split: bool = True,
     calibration: Calibration = CALIBRATION,
@@ -264,9 +242,10 @@ def block_cost(
     """One kernel as the cost model sees it; cost(L1) measured where a measurement is given."""
     s = variant.strategy
     computed = stage_cost(spec, variant, calibration)
-    resident = residency(spec, s, registers_per_thread)
+    resident = resident_blocks(spec, s, registers)
     slots = resident * spec.sms
-    waits = staged(spec, variant) or s.stages == 1
+    waits = staged(spec, variant)
+    streams = s.backend is Backend.SKINNY
     run = s.item_bytes * min(
         s.l1.m if variant.transpose_a else s.l1.k,
         s.l1.k if variant.transpose_b else s.l1.n,
@@ -287,9 +266,9 @@ def block_cost(
         work=computed.work if measured is None else measured.full_s / resident,
         chain=computed.chain if measured is None else measured.alone_s,
         serial=float(waits and measured is None),
-        wait=0.0 if waits else 1 / max(s.stages - (s.backend is not Backend.SKINNY), 1),
+        wait=1 / calibration.stream_ahead if streams else 0.0 if waits else 1 / (s.stages - 1),
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
-        start=calibration.start_s if measured is None else measured.start_s,
+        start=calibration.start_s + finish(spec, s) if measured is None else measured.start_s,
         scatter=scatter,
         raster=float(raster(s, slots)),
         most_parts=float(MOST_PARTS if can_split else 1),
@@ -311,7 +290,7 @@ def block_costs(
         block_cost(
             spec,
             variant,
-            known.get(variant.name, registers(variant.strategy)),
+            known.get(variant.name),
             measured.get(variant.name),
             variant.name not in whole,
             calibration,
