@@ -52,8 +52,6 @@ class GpuRates:
     """What is added if it comes from DRAM."""
     reduction: float
     """Seconds from the last partial of a split reduction to a reduction kernel that runs."""
-    leak: float
-    """Share of the shorter of two overlapping activities that shows all the same."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,8 @@ class BlockCosts:
     """Bytes that stores of C occupy in the path to L2, over the bytes of C."""
     raster: Value
     """Rows of tiles that consecutive blocks walk down before they step one column on."""
+    leak: Value
+    """Share of the shorter of arithmetic and loads that shows beside the longer; 0 where a measurement has it."""
     most_parts: Value
     """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
 
@@ -232,7 +232,7 @@ def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave
     """Seconds of a stage of every block of a wave: of the arithmetic alone, and with what loads add (Eq. 2)."""
     compute = ops.name("compute", ops.most(wave.resident * s.work, s.chain + s.serial * wave.lag))
     load = ops.name("loading", loading(ops, rates, s, t, wave))
-    return compute, ops.name("exposed", ops.most(compute, load) + rates.leak * ops.least(compute, load) - compute)
+    return compute, ops.name("exposed", ops.most(compute, load) + s.leak * ops.least(compute, load) - compute)
 
 
 def predict(

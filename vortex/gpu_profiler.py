@@ -145,7 +145,6 @@ def rates(spec: GpuSpec, calibration: Calibration = CALIBRATION) -> GpuRates:
         l2_latency=l2.latency_ns * 1e-9 * calibration.loaded,
         miss_latency=(dram.latency_ns - l2.latency_ns) * 1e-9 * calibration.loaded,
         reduction=calibration.reduction_s,
-        leak=calibration.leak,
     )
 
 
@@ -271,6 +270,7 @@ def block_cost(
         start=calibration.start_s + finish(spec, s) if measured is None else measured.start_s,
         scatter=scatter,
         raster=float(raster(s, slots)),
+        leak=calibration.leak if measured is None else 0.0,
         most_parts=float(MOST_PARTS if can_split else 1),
     )
 
