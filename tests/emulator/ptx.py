@@ -209,6 +209,10 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
     (r"wgmma\.wait_group\.sync\.aligned", lambda o: call("wgmma_wait", o[0])),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2", wgmma),
     (
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k8\.f32\.(tf32)\.tf32",
+        lambda o, *shape: wgmma([*o, "false", "false"], *shape),
+    ),
+    (
         r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
         lambda o, way: call("warpgroup_registers", o[0], str(way == "inc").lower()),
     ),

@@ -123,17 +123,24 @@ float wide(uint16_t raw, Format format) {
   return format == Format::f16 ? static_cast<float>(bits<_Float16>(raw)) : bits<float>(static_cast<uint32_t>(raw) << 16);
 }
 
-// to[k][i] for rows first .. first + count of the matrix and 16 steps of k. K runs inside the 128-byte rows, or, where
-// `transposed`, the other extent does: 64 elements a row, the next 64 `leading` further, eight k a pattern, the next `stride` further.
+// to[k][i] for rows first .. first + count of the matrix and the steps of k in 32 bytes. K runs inside the 128-byte rows,
+// or, where `transposed`, the other extent does: 64 elements a row, the next 64 `leading` further, eight k a pattern, the
+// next eight `stride` further.
 void fetch(float* to, int pitch, const Descriptor& from, bool transposed, int first, int count, Format format) {
   uint16_t chunk[8];
   if (!transposed) {
     for (int i = 0; i < count; i++)
-      for (int k = 0; k < 16; k += 8) {
+      for (int half = 0; half < 2; half++) {
         const int row = first + i;
-        const unsigned address = from.start + static_cast<unsigned>(row / 8) * from.stride + static_cast<unsigned>(row % 8 * 128 + k * 2);
+        const unsigned address = from.start + static_cast<unsigned>(row / 8) * from.stride + static_cast<unsigned>(row % 8 * 128 + half * 16);
         std::memcpy(chunk, shared_pointer(swizzled(address, 128), 16, 16, "wgmma"), 16);
-        for (int e = 0; e < 8; e++) to[(k + e) * pitch + i] = wide(chunk[e], format);
+        if (format == Format::tf32) {
+          uint32_t words[4];
+          std::memcpy(words, chunk, 16);
+          for (int e = 0; e < 4; e++) to[(4 * half + e) * pitch + i] = bits<float>(words[e] & 0xffffe000u);
+        } else {
+          for (int e = 0; e < 8; e++) to[(8 * half + e) * pitch + i] = wide(chunk[e], format);
+        }
       }
     return;
   }
@@ -149,6 +156,7 @@ void fetch(float* to, int pitch, const Descriptor& from, bool transposed, int fi
 
 void multiply(const Warp& warp, const Product& product) {
   const int quarter = static_cast<int>(warp.first / kWarp % 4), columns = product.columns;
+  const int depth = product.format == Format::tf32 ? 8 : 16;
   float a[16][16];
   static float b[16][256], d[16][256];
   fetch(a[0], 16, decode(product.a), product.a_transposed, 16 * quarter, 16, product.format);
@@ -159,7 +167,7 @@ void multiply(const Warp& warp, const Product& product) {
       value = product.accumulate ? *product.accumulators[lane][static_cast<size_t>(i)] : 0.f;
     }
   for (int row = 0; row < 16; row++)
-    for (int k = 0; k < 16; k++)
+    for (int k = 0; k < depth; k++)
       for (int column = 0; column < columns; column++) d[row][column] += a[k][row] * b[k][column];
   for (int lane = 0; lane < 32; lane++)
     for (int i = 0; i < columns / 2; i++)
