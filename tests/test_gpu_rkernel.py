@@ -54,7 +54,7 @@ class TestDtypes:
             sieve(decompose(Gemm(dtype), load_spec("epyc-zen5")))
 
 
-# Hidet's task mappings: spatial(a, b) gives a x b tasks to a x b workers, repeat(a, b) gives them to one in turn. A loop
+# Hidet: spatial(a, b) gives a x b tasks to a x b workers, repeat(a, b) gives them to one worker in turn. A loop
 # nest of parallel and temporal_spatial loops over (m, n), outermost first, is their composition.
 
 

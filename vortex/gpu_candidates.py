@@ -77,10 +77,10 @@ class BlockStrategy:
     def shared_bytes(self) -> int:
         """Shared memory of a block: its stages, or what warps that share a depth add up in, or C on its way out."""
         staged = self.stages * self.stage_bytes
-        tile = 4 * self.l1.m * self.l1.n
+        tile = 4 * self.l1.m * self.l1.n  # in float32: partial sums leave the same way
         if self.backend is Backend.SKINNY:
             return tile * (self.l1.k // self.l0.k) if self.l1.k > self.l0.k else 0
-        return max(staged, self.l1.m * self.l1.n * self.item_bytes) if self.store == "shared" else staged
+        return max(staged, tile) if self.store == "shared" else staged
 
     @property
     def accumulators(self) -> int:
@@ -120,6 +120,14 @@ class Variant:
     """B is given as [n, k]."""
     vector_bytes: int
     """16, 8, 4 or 2: every row of A, B and C starts on a multiple of it, and rows are multiples of it long."""
+
+    @property
+    def copies(self) -> int:
+        """Pieces of a stage that one thread copies into shared memory; TMA copies on Hopper."""
+        strategy = self.strategy
+        if strategy.backend is Backend.HOPPER:
+            return 0
+        return -(-strategy.stage_bytes // (strategy.threads * self.vector_bytes))
 
     @property
     def name(self) -> str:

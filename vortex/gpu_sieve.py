@@ -234,7 +234,7 @@ def skinny_tiles(rkernel: RKernel[GpuSpec]) -> tuple[list[BlockStrategy], list[A
     room = rkernel.levels[0].level.max_utilization * spec.registers_per_thread
     filters: tuple[tuple[str, Callable[[BlockStrategy], bool]], ...] = (
         ("FilterByRegisters", lambda s: registers_needed(s) <= room),
-        ("FilterByThreads", lambda s: spec.schedulers <= s.warps <= 2 * spec.schedulers),
+        ("FilterByThreads", lambda s: s.warps == spec.schedulers),
         ("FilterBySharedMemory", lambda s: s.shared_bytes <= spec.shared_per_block_bytes),
         ("FilterByOccupancy", lambda s: resident_blocks(spec, s) >= 1),
     )

@@ -36,8 +36,12 @@ BASES = (2, 3, 5)
 """Of the three Halton sequences: evenly spread, and the same in every build."""
 TOLERANCE = 0.05
 """What the library may lose to the best candidate on any sample."""
-NARROW = {16: 1.0, 8: 4.0, 4: 6.0, 2: 8.0}
+NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
+ELEMENTS = 1 << 16
+"""Of an array of prices that is worked on at once: what stays in a core's cache."""
+COPIES = 24
+"""Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not."""
 SECOND = 3.0
 """How much more a backend may lose that is not the fastest one for the operands: it serves few of the shapes."""
 
@@ -88,14 +92,15 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     """Predicted seconds of every kernel for every shape, the reduction cut as suits each best."""
     registers = {variant.name: registers_needed(variant.strategy) for variant in variants}
     columns, device = columns_of(block_costs(spec, variants, registers_of=registers)), rates(spec)
-    ops, rows = GpuArithmetic(), []
-    for m, n, k in shapes:
+    ops, blocks = GpuArithmetic(), []
+    for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):
+        m, n, k = np.split(shapes[start : start + height], 3, axis=1)
         problem = GpuProblem(m, n, k, F32(2.0**20))
         tiles = tiling(ops, columns, problem)
         choices = (None, *cuts(ops, columns, problem, tiles))
         totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]
-        rows.append(np.min([np.broadcast_to(total, columns.work.shape) for total in totals], axis=0))
-    return np.array(rows, np.float32)
+        blocks.append(np.min(np.broadcast_arrays(*totals), axis=0))
+    return np.concatenate(blocks)
 
 
 def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
@@ -133,6 +138,11 @@ def serves(strategy: BlockStrategy, layout: Layout) -> bool:
     return True
 
 
+def copies_fit(strategy: BlockStrategy, vector_bytes: int) -> bool:
+    """Whether a thread has registers for the addresses and elements of all it copies of one stage."""
+    return Variant(strategy, False, False, vector_bytes).copies <= COPIES
+
+
 def alignments(item_bytes: int, backend: Backend) -> tuple[int, ...]:
     """Alignment classes that exist for elements of a size, the widest first; TMA knows one."""
     return ALIGNMENTS[:1] if backend is Backend.HOPPER else tuple(a for a in ALIGNMENTS if a >= item_bytes)
@@ -147,32 +157,26 @@ def tolerance(rkernel: RKernel[GpuSpec], backend: Backend) -> float:
 
 
 def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
-    """The kernels of one backend: tiles for the widest alignment class, and those of them that earn a narrower one."""
+    """The kernels of one backend, for each layout of the operands and each alignment class on its own."""
     spec, item = rkernel.hardware, rkernel.operator.item_bytes
     sieved = sieve(rkernel, backend)
     shapes, devices, most = domain(spec, item, backend), doubts(spec), tolerance(rkernel, backend)
-    kept: dict[Layout, tuple[BlockStrategy, ...]] = {}
-    undominated = 0
     variants: list[Variant] = []
+    undominated = 0
     for size in alignments(item, backend):
         done: dict[tuple[BlockStrategy, ...], tuple[BlockStrategy, ...]] = {}
         for layout in LAYOUTS:
-            from_ = kept.get(layout) or tuple(s for s in sieved.strategies if serves(s, layout))
-            if not from_:
-                continue
-            if from_ not in done:
-                rows = [Variant(s, *layout, size) for s in from_]
+            fitting = tuple(s for s in sieved.strategies if serves(s, layout) and copies_fit(s, size))
+            if fitting and fitting not in done:
+                rows = [Variant(s, *layout, size) for s in fitting]
                 priced = np.concatenate([prices(device, rows, shapes) for device in devices])
                 columns, near = cover(priced, most * NARROW[size])
-                done[from_] = tuple(from_[column] for column in columns)
-                if size == ALIGNMENTS[0]:
-                    undominated += near
-            if size == ALIGNMENTS[0]:
-                kept[layout] = done[from_]
-            variants += [Variant(s, *layout, size) for s in done[from_]]
+                done[fitting] = tuple(fitting[column] for column in columns)
+                undominated += near
+            variants += [Variant(s, *layout, size) for s in done.get(fitting, ())]
     counts = (
         Admitted(f"{backend} library", "FilterByDominance", undominated),
-        Admitted(f"{backend} library", "FilterByVariety", len({strategy for row in kept.values() for strategy in row})),
+        Admitted(f"{backend} library", "FilterByVariety", len({variant.strategy for variant in variants})),
         Admitted(f"{backend} library", "Variants", len(variants)),
     )
     return Variety(tuple(sorted(variants)), (*sieved.admitted, *counts))
