@@ -105,7 +105,7 @@ def placed(text: str, offsets: dict[str, int]) -> str:
     return _SHARED.sub(part, text)
 
 
-def source(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzles: dict[str, bool]) -> KernelSource:
+def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzles: dict[str, bool]) -> KernelSource:
     """CUDA of one scheduled GEMM (see cuda_program.gemm)."""
     target = cuda_target(arch)
     symbol = str(function.attrs["global_symbol"])

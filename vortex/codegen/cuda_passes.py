@@ -26,9 +26,9 @@ from tvm.sym import Analyzer
 from vortex.errors import CodegenError
 
 STAGE, STEP = "vortex.stages", "vortex.registers"
-"""Loop annotations: how many stages shared memory has, and how many versions fragments have."""
-WARP = 32
-SHARED = "shared.dyn"
+"""Loop annotations: how many stages shared memory has; and of the steps of a stage, 2 for fragments that are kept twice,
+1 for fragments that are read as they are needed, 0 for the same without unrolling."""
+SHARED, REGISTERS = "shared.dyn", ("warp", "local")
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -83,8 +83,10 @@ def rewritten(node: Any, buffers: Mapping[Any, Callable[[list[Any]], tuple[Any, 
 
 
 def reshaped(buffer: Any, shape: list[int], scope: str) -> Any:
-    name = buffer.name.replace(".dyn", "").replace("_pad", "").replace("_shared_warp", "_fragment")
-    return tirx.decl_buffer(shape, str(buffer.dtype), name.replace("_warp", "_fragment"), scope=scope)
+    name = buffer.name.replace(".dyn", "").replace("_pad", "")
+    for part in ("_shared_warp", "_shared_local", "_warp", "_local"):
+        name = name.replace(part, "_fragment")
+    return tirx.decl_buffer(shape, str(buffer.dtype), name, scope=scope)
 
 
 def extents(buffer: Any) -> list[int]:
@@ -124,7 +126,7 @@ class Pipeline:
         *self.loads, self.product = statements(self.steps.body)
         self.count = int(self.steps.extent)
         # A fragment read in the last step of one stage makes way for the first of the next: versions must come round.
-        self.versions = int(self.steps.annotations[STEP]) if self.count % 2 == 0 else 1
+        self.versions = 2 if int(self.steps.annotations[STEP]) == 2 and self.count % 2 == 0 else 1
         self.shared = {buffer: reshaped(buffer, [self.stages, *extents(buffer)], SHARED) for buffer in shared}
         self.fragments = {
             buffer: reshaped(buffer, [self.versions, *extents(buffer)], str(buffer.scope()))
@@ -181,7 +183,8 @@ class Pipeline:
         return self._loop([barrier, self._placed(self.copies, stage, 0, 0), barrier, self._unrolled(work)])
 
     def _unrolled(self, work: Any) -> Any:
-        return tirx.For(self.steps.loop_var, 0, self.count, tirx.ForKind.UNROLLED, work)
+        kind = tirx.ForKind.UNROLLED if int(self.steps.annotations[STEP]) else tirx.ForKind.SERIAL
+        return tirx.For(self.steps.loop_var, 0, self.count, kind, work)
 
     def _loop(self, inside: list[Any]) -> Any:
         return tirx.For(self.loop.loop_var, 0, self.loop.extent, tirx.ForKind.SERIAL, sequence(inside))
@@ -190,7 +193,7 @@ class Pipeline:
 def multistage(body: Any) -> Any:
     """Declarations at the top, and every loop annotated with stages as a pipeline."""
     threads, inside = innermost(body)
-    buffers, inside = hoist(inside, (SHARED, "warp"))
+    buffers, inside = hoist(inside, (SHARED, *REGISTERS))
     shared = [buffer for buffer in buffers if str(buffer.scope()) == SHARED]
     rest = list(buffers)
     result = {old: reshaped(old, extents(old), SHARED) for old in shared if old.name.startswith("product")}
@@ -200,7 +203,7 @@ def multistage(body: Any) -> Any:
         if STAGE not in loop.annotations:
             return loop
         staged = [b for b in shared if found(loop, tirx.Var, lambda x: x.same_as(b))]  # noqa: B023
-        pipeline = Pipeline(loop, staged, [b for b in buffers if str(b.scope()) == "warp"])
+        pipeline = Pipeline(loop, staged, [b for b in buffers if b not in shared])
         for old, new in (*pipeline.shared.items(), *pipeline.fragments.items()):
             rest[rest.index(old)] = new
         return pipeline.run()
@@ -231,24 +234,35 @@ def wrapped(threads: list[Any], body: Any) -> Any:
 
 
 def fragments(body: Any) -> Any:
-    """Each thread keeps its own registers of a warp's buffers: the index of the lane must be the thread's, and goes."""
+    """Each thread keeps its own registers: axes that every access indexes with one of the thread's indices go.
+
+    A buffer of a warp must have one; buffers of a thread have one where TVM allocates for all threads.
+    """
     threads, inside = innermost(body)
-    buffers, inside = hoist(inside, ("warp",))
-    lane = next(t.node.var for t in threads if t.node.thread_tag == "threadIdx.x")
+    buffers, inside = hoist(inside, REGISTERS)
+    accesses: dict[Any, list[list[Any]]] = {buffer: [] for buffer in buffers}
+    for load in found(inside, ir.expr.TensorLoad, lambda x: x.source in accesses):
+        accesses[load.source].append(list(load.indices))
+    for store in found(inside, tirx.BufferStore, lambda x: x.buffer in accesses):
+        accesses[store.buffer].append(list(store.indices))
+    variables = [t.node.var for t in threads if str(t.node.thread_tag).startswith("threadIdx")]
     analyzer = Analyzer()
-    analyzer.bind(lane, ir.Range(0, WARP))
+    for thread in threads:
+        if isinstance(thread.value, tirx.IntImm):
+            analyzer.bind(thread.node.var, ir.Range(0, thread.value))
     rules, declared = {}, []
-    for buffer in buffers:
-        *outer, _, registers = extents(buffer)
-        own = reshaped(buffer, [*outer, registers], "local")
+    for buffer, uses in accesses.items():
+        shape = extents(buffer)
+
+        def owned(axis: int, uses: list[list[Any]] = uses) -> bool:
+            return any(all(analyzer.can_prove(tirx.EQ(use[axis], v)) for use in uses) for v in variables)
+
+        kept = [axis for axis, extent in enumerate(shape) if extent == 1 or not owned(axis)]
+        if str(buffer.scope()) == "warp" and len(kept) != len(shape) - 1:
+            raise CodegenError(f"{buffer.name}: a thread asks for registers of another lane")
+        own = reshaped(buffer, [shape[axis] for axis in kept], "local")
         declared.append(own)
-
-        def rule(indices: list[Any], own: Any = own) -> tuple[Any, list[Any]]:
-            if not analyzer.can_prove(tirx.EQ(indices[-2], lane)):
-                raise CodegenError(f"{own.name}: a thread asks for registers of lane {indices[-2]}")
-            return own, [*indices[:-2], indices[-1]]
-
-        rules[buffer] = rule
+        rules[buffer] = lambda at, own=own, kept=kept: (own, [at[axis] for axis in kept])  # type: ignore[misc]
     return wrapped(threads, sequence([*(tirx.AllocBuffer(b) for b in declared), rewritten(inside, rules)]))
 
 

@@ -10,7 +10,9 @@ workspace of partial sums, dense in [splits, m, n].
 
 from __future__ import annotations
 
-from tvm import tirx
+from typing import Any
+
+from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Tile
@@ -93,3 +95,15 @@ def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bo
                     C[vs, vi, vj] = product[vs, vi, vj]
 
     return program
+
+
+def copy_stage(schedule: s_tir.Schedule, copy: Any, threads: tuple[int, int, int], vector: int) -> None:
+    """The block's threads, of extents z, y and x, copy a stage together, `vector` elements each at a time."""
+    fused = schedule.fuse(*schedule.get_loops(copy)[-2:])
+    turn, *axes, wide = schedule.split(fused, [None, *threads, vector])
+    schedule.unroll(turn)
+    for axis, extent, loop in zip("zyx", threads, axes, strict=True):
+        if extent > 1 or axis == "x":
+            schedule.bind(loop, f"threadIdx.{axis}")
+    if vector > 1:
+        schedule.vectorize(wide)

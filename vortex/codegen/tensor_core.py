@@ -7,10 +7,9 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from vortex.codegen.cuda_fragments import INSTRUCTIONS, SIDE, WARP, accumulator, intrinsics, operand
-from vortex.codegen.cuda_lower import KernelSource
-from vortex.codegen.cuda_lower import source as lower
+from vortex.codegen.cuda_lower import KernelSource, lowered
 from vortex.codegen.cuda_passes import STAGE, STEP
-from vortex.codegen.cuda_program import gemm
+from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Variant
 
@@ -64,7 +63,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         copy = schedule.cache_read(outer, which, "shared.dyn")
         schedule.compute_at(copy, stage)
         schedule.compute_inline(schedule.get_sblock(pad))
-        _share_copy(schedule, copy, strategy.warps, variant.vector_bytes // _item(strategy.dtype))
+        copy_stage(schedule, copy, (1, strategy.warps, WARP), variant.vector_bytes // _item(strategy.dtype))
         fragment = schedule.cache_read(outer, which, "warp")
         schedule.compute_at(fragment, step)
         a, b = schedule.get_loops(fragment)[-2:]
@@ -119,17 +118,6 @@ def _item(dtype: str) -> int:
     return 4 if dtype == "tfloat32" else 2
 
 
-def _share_copy(schedule: s_tir.Schedule, copy: Any, warps: int, vector: int) -> None:
-    """All threads of the block copy a stage together, `vector` elements each at a time."""
-    fused = schedule.fuse(*schedule.get_loops(copy)[-2:])
-    turn, y, x, v = schedule.split(fused, [None, warps, WARP, vector])
-    schedule.unroll(turn)
-    schedule.bind(y, "threadIdx.y")
-    schedule.bind(x, "threadIdx.x")
-    if vector > 1:
-        schedule.vectorize(v)
-
-
 def source(variant: Variant, arch: str) -> KernelSource:
     """CUDA of a `tensor_core` variant."""
     strategy = variant.strategy
@@ -138,4 +126,4 @@ def source(variant: Variant, arch: str) -> KernelSource:
         "B_shared": strategy.dtype == "tfloat32" and not variant.transpose_b,
         "product_shared": True,
     }
-    return lower(kernel(variant), strategy.dtype, arch, strategy.stages, words)
+    return lowered(kernel(variant), strategy.dtype, arch, strategy.stages, words)
