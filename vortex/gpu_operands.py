@@ -32,6 +32,7 @@ REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
     (OperandError, "cannot be read", "pass a dense tensor"),
     (DeviceError, "could not be computed: {cuda}", "check the device and earlier asynchronous errors"),
     (OperandError, "is on one stream too many", "call from fewer streams, or pass workspace="),
+    (ShapeError, "is laid out as no kernel of the library takes it", "make a contiguous copy"),
 )
 """In the order of the numbers of runtime/gpu_door.c."""
 NEEDS_WORKSPACE, CUDA_ERROR = 12, 15

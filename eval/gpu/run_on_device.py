@@ -76,6 +76,8 @@ class Context:
                 seconds = time.perf_counter() - start
                 self.journal.add("library", library=path.stem, code=gemm.code, kernels=len(gemm.kernels), load_s=seconds)
                 found.append((path.stem, gemm))
+        if not found:
+            raise SystemExit("no library of the bundle runs here")
         return found
 
     def share(self, parts: int) -> Budget:

@@ -91,7 +91,7 @@ def check(gpu: TorchGpu, gemm: Any, index: int, trial: Trial, seed: int, integer
         slack = EPSILON[dtype] * (expected.abs() + (trial.k**0.5) * size / trial.k) + 2.0**-20 * size
         found = out[rows][:, columns].double()
         error = float(((found - expected).abs() / (4 * slack)).max().item())
-        error = error if error == error else float("inf")
+        error = float("inf") if bool(out.isnan().any().item()) else error
     out.fill_(GUARD)
     outside = int((whole != GUARD).sum().item())
     return {"error": error, "outside": outside, "right": outside == 0 and (error == 0 if integers else error <= 1)}

@@ -33,7 +33,8 @@ enum {
   BAD_PLAN,
   PYTHON_ERROR,
   CUDA_ERROR,
-  TOO_MANY_STREAMS
+  TOO_MANY_STREAMS,
+  NO_KERNEL
 };
 
 #define LIMIT_32 INT64_C(2147483647)
@@ -291,7 +292,7 @@ static int64_t select_and_run(library *of, const DLTensor *tensors, int64_t flag
   if (refused) return refused;
   vx_gpu_plan plan = {0, 1, (int32_t)c.shape.k, 1, 0};
   if (c.shape.m && c.shape.n && c.shape.k) vx_gpu_choose(&c.shape, of->setup.workspace_bytes, &plan);
-  return run_released(of, &c, &plan, stream);
+  return plan.kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &plan, stream);
 }
 
 /* Operands of a framework that has DLPack's exchange API, on its current stream unless `has_stream`. */

@@ -21,7 +21,7 @@ typedef struct {
   int32_t transpose_a, transpose_b, alignment;
 } vx_gpu_shape;
 
-/* Linked in with the library. `workspace` bytes may be used by partial sums. */
+/* Linked in with the library. `workspace` bytes may be used by partial sums. `kernel` is -1 where none serves the shape. */
 void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *plan);
 
 /* Parameters of a kernel by number; gpu_launcher.PARAMETERS has their names. */

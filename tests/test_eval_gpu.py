@@ -1,0 +1,377 @@
+"""The run on a GPU machine, on a machine without one: operands in host memory, a library that multiplies with torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gpu_doubles
+import pytest
+
+from eval.gpu import bundle, ingest
+from eval.gpu.budget import Budget, Journal, median, read_journal, spread
+from eval.suites import Case
+from vortex.errors import LibraryError
+from vortex.gpu_candidates import Backend
+from vortex.gpu_cost import BlockCosts, GpuRates
+from vortex.gpu_library import GpuLibrary, write
+from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
+
+torch = pytest.importorskip("torch")
+
+from eval.gpu import levels, race, run_on_device, verify  # noqa: E402  # these import torch
+from eval.gpu.torch_gpu import TorchGpu  # noqa: E402
+
+
+class HostGpu(TorchGpu):
+    """The same operations where there is no device; times by the clock of the host."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+
+    def about(self) -> dict[str, Any]:
+        return {"device": "host", "sms": 4, "memory_bytes": 1 << 34, "torch": torch.__version__}
+
+    def synchronize(self) -> None:
+        pass
+
+    def warm(self, call: Any, calls: int = 1, rounds: int = 3) -> list[float]:
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return times
+
+    def cold(self, call: Any, rounds: int = 3) -> list[float]:
+        return self.warm(call, 1, rounds)
+
+    def host(self, call: Any, calls: int = 10) -> float:
+        return median(self.warm(call))
+
+
+@dataclass
+class HostGemm:
+    """A library's callable that multiplies with torch; `harm` spoils a result."""
+
+    library: GpuLibrary
+    selector: GpuSelector
+    harm: Any = None
+
+    @property
+    def manifest(self) -> Any:
+        return self.library.manifest
+
+    @property
+    def kernels(self) -> Any:
+        return self.manifest.kernels
+
+    def plan(self, m: int, n: int, k: int, **flags: Any) -> GpuPlan:
+        layout = Layout(flags.get("transpose_a", False), flags.get("transpose_b", False))
+        return self.selector.select(Extents(m, n, k), layout, 2)
+
+    def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
+        result = (a.float() @ b.float()).to(a.dtype)
+        return result if out is None else out.copy_(result)
+
+    def run_planned(self, plan: GpuPlan, a: Any, b: Any, out: Any, **flags: Any) -> Any:
+        assert plan.splits == 1 or (plan.splits - 1) * plan.chunk < a.shape[0 if flags.get("transpose_a") else 1]
+        a = a.T if flags.get("transpose_a") else a
+        b = b.T if flags.get("transpose_b") else b
+        out.copy_((a.float() @ b.float()).to(out.dtype))
+        if self.harm is not None:
+            self.harm(plan, out)
+        return out
+
+    def time_selection(self, *_: int) -> float:
+        return 1e-7
+
+
+def selector_of(library: GpuLibrary) -> GpuSelector:
+    """One figure for all kernels; those of 16 bytes are a little quicker."""
+    variants = tuple(kernel.variant for kernel in library.manifest.kernels)
+    names = BlockCosts.__dataclass_fields__
+    special = {"per_tile_m": 1 / 64, "per_tile_n": 1 / 64, "per_tile_k": 1 / 32, "resident": 2.0, "most_parts": 8.0}
+    row = {name: special.get(name, 1.0) for name in names}
+    costs = tuple(BlockCosts(**row | {"work": 1e-6 / variant.vector_bytes}) for variant in variants)
+    figures = {name: 1e-9 for name in GpuRates.__dataclass_fields__} | {"sms": 4.0, "per_sm": 0.25, "l2_bytes": 1e6}
+    return GpuSelector(variants, GpuRates(**figures), costs, "computed")
+
+
+@pytest.fixture(scope="module")
+def gemm(tmp_path_factory: pytest.TempPathFactory) -> HostGemm:
+    library = gpu_doubles.make_library(tmp_path_factory.mktemp("library"))
+    selector = selector_of(library)
+    return HostGemm(replace(library, manifest=replace(library.manifest, selector=selector.to_json())), selector)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "part.jsonl")
+
+
+def rows(journal: Journal, kind: str) -> list[dict[str, Any]]:
+    return [row for row in read_journal(journal.path) if row["kind"] == kind]
+
+
+class TestBudget:
+    def test_time_runs_out(self):
+        assert list(Budget(60).within(range(3))) == [0, 1, 2] and list(Budget(0).within(range(3))) == []
+
+    def test_a_killed_part_leaves_its_whole_lines(self, tmp_path: Path):
+        journal = Journal(tmp_path / "j")
+        journal.add("a", x=1)
+        with journal.path.open("a") as file:
+            file.write('{"kind": "b", "x')
+        assert read_journal(journal.path) == [{"kind": "a", "x": 1}] and read_journal(tmp_path / "none") == []
+
+    def test_statistics(self):
+        assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5 and spread([1, 2, 3]) == 1
+
+
+class TestVerify:
+    def test_right_kernels_pass(self, gemm: HostGemm, journal: Journal):
+        verify.verify(HostGpu(), gemm, "lib", journal, Budget(60), 1, 0)
+        found = rows(journal, "verify")
+        assert len(found) == 2 * 2 * len(gemm.kernels) and all(row["right"] for row in found)
+        assert {row["splits"] for row in found} == {1, 3}
+
+    @pytest.mark.parametrize("library", ["wrong element", "outside", "nothing written"])
+    def test_wrong_kernels_do_not(self, gemm: HostGemm, journal: Journal, library: str):
+        def harm(plan: GpuPlan, out: Any) -> None:
+            if library == "wrong element":
+                out[-1, -1] += out.abs().max() / 2 + 1
+            elif library == "outside":
+                out.as_strided((1,), (1,), out.storage_offset() + out.shape[0] * out.stride(0) + 1)[0] = 1
+            else:
+                out[3, :] = float("nan")
+
+        verify.verify(HostGpu(), replace(gemm, harm=harm), "lib", journal, Budget(60), 1, 0)
+        assert not any(row["right"] for row in rows(journal, "verify"))
+
+    def test_trials_are_ragged_and_of_their_class(self, gemm: HostGemm):
+        from vortex.gpu_launcher import alignment
+
+        for kernel in gemm.kernels:
+            tile, stages = kernel.variant.strategy.l1, kernel.variant.strategy.stages
+            shift, extra = verify.shift_of(kernel.variant.vector_bytes, 2)
+            for trial in verify.trials(kernel, "float16", 5, 0):
+                assert trial.m > 2 * tile.m and trial.n > 2 * tile.n and trial.k > 2 * stages * tile.k
+                width = trial.n
+                assert alignment("float16", 2 * shift, width + extra, width) == kernel.variant.vector_bytes
+
+    def test_every_kernel_is_seen_before_any_twice(self, gemm: HostGemm, journal: Journal):
+        verify.verify(HostGpu(), gemm, "lib", journal, Budget(60), 2, 0)
+        first = rows(journal, "verify")[: 2 * len(gemm.kernels)]
+        assert len({row["kernel"] for row in first}) == len(gemm.kernels)
+
+    def test_a_few_for_the_slow_checkers(self, gemm: HostGemm):
+        assert verify.run_few(HostGpu(), gemm, 4) == 0
+
+        def harm(plan: GpuPlan, out: Any) -> None:
+            out[0, 0] = 99
+
+        assert verify.run_few(HostGpu(), replace(gemm, harm=harm), 4) == len(verify.few(gemm, 4)) == 2
+
+
+class TestMeasuring:
+    def test_levels(self, gemm: HostGemm, journal: Journal):
+        levels.measure(HostGpu(), gemm, "lib", 4, journal, Budget(60))
+        found = rows(journal, "level")
+        assert {row["kernel"] for row in found} == {kernel.variant.name for kernel in gemm.kernels}
+        assert all(row["resident"] == 2 for row in found)
+
+    def test_suites(self, gemm: HostGemm, journal: Journal):
+        cases = [Case("s", "s/0", 40, 50, 60), Case("s", "s/1", 33, 20, 70, trans_b=True)]
+        race.suites(HostGpu(), gemm, "lib", cases, ("cublas", "triton"), journal, Budget(60))
+        found = rows(journal, "suite")
+        assert [row["system"] for row in found] == ["vortex", "cublas"] * 2
+        assert all(row["right"] for row in found if row["system"] == "vortex")
+        assert {row["system"] for row in rows(journal, "absent")} == {"triton"}
+
+    def test_core_types(self, gemm: HostGemm, journal: Journal):
+        race.core_types(HostGpu(), gemm, "lib", [Case("f", "f/0", 1, 64, 64)], 2, journal, Budget(60))
+        (row,) = rows(journal, "core_types")
+        assert set(row["seconds"]) == {"adaptive", "tensor_core"}, "the library has no CUDA-core kernel"
+        assert race.restricted(gemm, (Backend.CUDA_CORE,)) is None
+
+    def test_oracle(self, gemm: HostGemm, journal: Journal):
+        race.oracle(HostGpu(), gemm, "lib", [Case("f", "f/0", 65, 64, 640)], 2, journal, Budget(60))
+        (row,) = rows(journal, "oracle")
+        assert row["all"] and row["chosen"] in {plan["kernel"] for plan in row["plans"]}
+
+    def test_overhead(self, gemm: HostGemm, journal: Journal):
+        race.overhead(HostGpu(), gemm, "lib", journal)
+        assert len(rows(journal, "overhead")) == 4 and len(rows(journal, "selection")) == 12
+
+    def test_cases_that_do_not_fit_are_left_out(self):
+        case = Case("s", "s/0", 100_000, 100_000, 10)
+        assert race.fits(case, 2, 1 << 37) and not race.fits(case, 2, 1 << 34)
+
+    def test_the_host(self, library_path: Path, journal: Journal):
+        from eval.gpu import host_cpu
+
+        host_cpu.run(library_path, [Case("s", "s/0", 30, 40, 50)], journal, Budget(60), (1, 2))
+        (row,) = rows(journal, "cpu")
+        assert set(row["seconds"]) == {"1", "2"} and row["error"] < 1e-5
+        assert host_cpu.core_counts()[0] == 1 and host_cpu.core_counts()[-1] == len(os.sched_getaffinity(0))
+
+
+class TestBundle:
+    @pytest.fixture
+    def made(self, gemm: HostGemm, library_path: Path, tmp_path: Path) -> Path:
+        path = tmp_path / "stub-float16.vortex"
+        write(gemm.library, path)
+        assert bundle.main([str(path), str(library_path), "--out", str(tmp_path / "bundle")]) == 0
+        return tmp_path / "bundle"
+
+    def test_it_runs_alone(self, made: Path):
+        """Every module it needs is in it: an interpreter that sees nothing else imports them all."""
+        program = """
+import sys
+from importlib.metadata import packages_distributions
+refused = {"tvm", "tvm_ffi", "pydantic", "typer", "rich", "psutil", "filelock", "platformdirs"}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Refuse())
+sys.path.insert(0, sys.argv[1])
+import vortex, eval
+assert vortex.__file__.startswith(sys.argv[1]) and eval.__file__.startswith(sys.argv[1])
+import eval.gpu.run_on_device, eval.gpu.verify, eval.gpu.levels, eval.gpu.race, eval.gpu.host_cpu, eval.gpu.rivals
+from vortex.gpu_library import read
+from vortex.gpu_launcher import GpuGemm
+from pathlib import Path
+(path,) = (Path(sys.argv[1]) / "libraries").glob("*.vortex")
+assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
+"""
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", f"import site; site.main()\n{program}", str(made)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=made,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_without_a_device_it_says_so_and_still_writes(self, made: Path, tmp_path: Path):
+        out = tmp_path / "out" / "results.json"
+        out.parent.mkdir()
+        command = [sys.executable, "-m", "eval.gpu.run_on_device", "--bundle", str(made), "--out", str(out)]
+        command += ["--seconds", "27", "--only", "verify", "cpu"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=made, env=run_on_device.environment())
+        results = json.loads(out.read_text())
+        assert done.returncode == 1 and "error" in results["device"]
+        verified, host = results["parts"]
+        assert verified["status"].startswith("failed") and host["status"] == "done" and host["rows"] >= 1
+        with pytest.raises(ingest.IngestError, match="the device did not answer"):
+            ingest.ingest(out, tmp_path)
+
+    def test_what_is_damaged_does_not_travel(self, gemm: HostGemm, tmp_path: Path):
+        path = tmp_path / "x.vortex"
+        write(gemm.library, path)
+        path.write_bytes(path.read_bytes()[:-100])
+        assert bundle.main([str(path), "--out", str(tmp_path / "b")]) == 1
+
+    def test_what_is_too_large_is_refused(self, gemm: HostGemm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        path = tmp_path / "x.vortex"
+        write(gemm.library, path)
+        monkeypatch.setattr(bundle, "MOST_BYTES", 1 << 10)
+        with pytest.raises(LibraryError, match="the bundle would have"):
+            bundle.make([path], tmp_path / "b")
+        assert not (tmp_path / "b").exists()
+
+    def test_an_existing_folder_is_left_alone(self, tmp_path: Path):
+        with pytest.raises(LibraryError, match="give a new folder"):
+            bundle.make([], tmp_path)
+
+
+class TestParts:
+    def test_shares_are_of_one_whole(self):
+        assert sum(part.share for part in run_on_device.PARTS) == pytest.approx(1)
+
+    def test_a_part_that_hangs_is_ended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        def hang(*_: Any, **options: Any) -> Any:
+            raise subprocess.TimeoutExpired("x", options["timeout"])
+
+        monkeypatch.setattr(subprocess, "run", hang)
+        options = run_on_device.parser().parse_args(["--bundle", str(tmp_path)])
+        assert run_on_device.child("verify", 1.0, tmp_path / "j", options)["status"] == "ended: out of time"
+
+    def test_parts_on_a_fake_device(self, gemm: HostGemm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(run_on_device.Context, "gpu", lambda self: HostGpu())
+        monkeypatch.setattr(run_on_device.Context, "libraries", lambda self: [("lib", gemm)])
+        monkeypatch.setattr(run_on_device, "SQUARES", (Case("squares", "squares/64", 64, 64, 64),))
+        small = [Case("s", f"s/{n}", 8 * n, 64, 64) for n in range(1, 9)]
+        monkeypatch.setattr(run_on_device, "load_suite", lambda name: small)
+        for name in ("verify", "suites", "levels", "figure16", "oracle", "few"):
+            journal = tmp_path / f"{name}.jsonl"
+            arguments = ["--part", name, "--journal", str(journal), "--seconds", "5", "--trials", "1", "--cases", "4"]
+            assert run_on_device.main([*arguments, "--bundle", str(tmp_path)]) == 0
+            assert name == "few" or read_journal(journal)
+
+
+def measured_results(gemm: HostGemm, tmp_path: Path) -> Path:
+    """A run's file, made with the host in the place of a device."""
+    journal, gpu = Journal(tmp_path / "rows.jsonl"), HostGpu()
+    verify.verify(gpu, gemm, "lib", journal, Budget(60), 1, 0)
+    cases = [Case("s", "s/0", 40, 50, 60), *(Case("squares", f"squares/{n}", n, n, n) for n in (64, 128))]
+    race.suites(gpu, gemm, "lib", cases, ("cublas",), journal, Budget(60))
+    race.oracle(gpu, gemm, "lib", [Case("f", "f/0", 65, 64, 640)], 2, journal, Budget(60))
+    race.overhead(gpu, gemm, "lib", journal)
+    seconds = {"adaptive": 1.0, "cuda_core": 2.0, "tensor_core": 0.9}
+    journal.add("core_types", library="lib", m=1, n=2, k=3, seconds=seconds, plans={}, spreads={})
+    for index, kernel in enumerate(gemm.kernels):
+        figures = {"alone_s": 1e-6, "full_s": 2e-6, "start_s": 1e-6, "spread": 0.5 if index == 0 else 0.02}
+        journal.add("level", library="lib", kernel=kernel.variant.name, resident=2, **figures)
+    journal.add("cpu", id="s/0", m=1, n=2, k=3, seconds={"1": 4.0, "2": 2.0}, numpy_s=3.0, error=0.0)
+    results = {
+        "bundle": {"specs": {"lib": "stub-gpu"}, "libraries": {}},
+        "device": {"device": "Stub GPU", "smi": "Stub GPU, 580", "torch": "2", "cuda": "13"},
+        "host": {"cpu": "a CPU", "cores": 2},
+        "date": "2030-01-01T00:00:00Z",
+        "parts": [{"part": "verify", "status": "done", "seconds": 1.0, "rows": 5}],
+        "rows": read_journal(journal.path),
+    }
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results))
+    return path
+
+
+class TestIngest:
+    def test_a_run_becomes_a_measurement_and_a_page(self, gemm: HostGemm, tmp_path: Path):
+        from vortex.gpu_profiler import recording
+
+        (tmp_path / "vortex" / "measurements").mkdir(parents=True)
+        path = measured_results(gemm, tmp_path)
+        measurement, page = ingest.ingest(path, tmp_path)
+        replay = recording(SimpleNamespace(name="stub-gpu"), measurement.parent)  # type: ignore[arg-type]  # a name
+        assert replay.basis == "replayed" and len(replay.kernels) == len(gemm.kernels) - 1, "a restless one is left out"
+        text = page.read_text()
+        assert "all were right" in text and "| 64 | vortex |" in text and "Figure 16" in text
+        assert "| 1 | 0.900 | 0.900 | 2.00 |" in text and "CPU library on a CPU" in text
+        ingest.ingest(path, tmp_path)
+        assert len(recording(SimpleNamespace(name="stub-gpu"), measurement.parent).kernels) == len(replay.kernels)  # type: ignore[arg-type]  # a name
+
+    def test_wrong_kernels_are_no_measurement(self, gemm: HostGemm, tmp_path: Path, capsys: pytest.CaptureFixture):
+        path = measured_results(gemm, tmp_path)
+        results = json.loads(path.read_text())
+        results["rows"][0]["right"] = False
+        path.write_text(json.dumps(results))
+        assert ingest.main([str(path)]) == 1 and "1 checks failed" in capsys.readouterr().err
+
+    def test_a_foreign_file(self, tmp_path: Path):
+        path = tmp_path / "x.json"
+        for text in ("[", "{}"):
+            path.write_text(text)
+            with pytest.raises(ingest.IngestError, match="run_on_device"):
+                ingest.load(path)

@@ -1,0 +1,102 @@
+"""The spine of a GPU library: the same steps as `compiler`, from an operator and a hardware spec, having seen no shape."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vortex.codegen import nvrtc
+from vortex.codegen.cuda import Emitted, emit
+from vortex.codegen.cuda_reduce import COLUMNS
+from vortex.codegen.gpu_link import emit_door
+from vortex.codegen.tensor_core_hopper import boxes
+from vortex.codegen.toolchain import check_versions
+from vortex.compiler import Progress, Stopwatch
+from vortex.gpu_candidates import Backend, Variant
+from vortex.gpu_hardware import GpuSpec
+from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
+from vortex.gpu_profiler import block_costs, rates, recording
+from vortex.gpu_selector import GpuSelector
+from vortex.gpu_sieve import backends
+from vortex.gpu_variety import choose
+from vortex.operators import Operator
+from vortex.rkernel import decompose
+
+WORKSPACE_BYTES = 64 << 20
+"""Device memory for partial sums that a call may use; the selector cuts no reduction that would need more."""
+
+
+def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progress) -> GpuLibrary:
+    """Build every kernel `operator` may need on `hardware` inside the working `folder`, with no device at hand.
+
+    Costs of L0 and L1 are replayed where a measurement of the device is recorded, else computed.
+    """
+    versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
+    clock = Stopwatch()
+    rkernel = decompose(operator, hardware)  # top-down: lanes and warps, blocks, the grid
+    progress("sieving candidates", 0.0)
+    varieties = [choose(rkernel, backend) for backend in backends(rkernel)]  # bottom-up, then what is worth keeping
+    variants = tuple(variant for variety in varieties for variant in variety.variants)
+    clock.lap("sieve")
+    workers = max(1, min(len(os.sched_getaffinity(0)), 8))
+    emitted = emit(variants, hardware, folder, workers, lambda what, share: progress(what, 0.1 + 0.8 * share))
+    clock.lap("emit")
+    progress("analyzing kernels", 0.9)
+    kernels, entries = laid_out(variants, emitted)
+    profile = recording(hardware)
+    registers = {entry.variant.name: entry.registers for entry in emitted if entry.variant is not None}
+    whole = frozenset(kernel.variant.name for kernel in kernels if kernel.split < 0)
+    costs = block_costs(hardware, variants, profile, registers, whole)  # Eq. 1 to 4, as far as no shape is needed
+    selector = GpuSelector(variants, rates(hardware), costs, profile.basis)
+    clock.lap("analyze")
+    progress("linking the library", 0.95)
+    parts = {DOOR: emit_door(selector, folder).read_bytes()}
+    for name in {entry.file for entry in entries}:
+        parts |= {part: (folder / part).read_bytes() for part in (name, ptx_name(name))}
+    clock.lap("link")
+    manifest = GpuManifest(
+        operator=operator.name,
+        dtype=operator.dtype,
+        hardware=hardware.model_dump(mode="json"),
+        arch=hardware.arch,
+        ptx=hardware.arch.replace("sm_", "compute_"),
+        basis=profile.basis,
+        admitted=tuple(
+            replace(row, filter=f"{row.filter}, {backend.value}")
+            for backend, variety in zip(backends(rkernel), varieties, strict=True)
+            for row in variety.admitted
+        ),
+        kernels=kernels,
+        entries=entries,
+        reduce=next((at for at, entry in enumerate(emitted) if entry.variant is None), -1) if splits(kernels) else -1,
+        reduce_columns=COLUMNS,
+        is_wide=True,
+        workspace_bytes=WORKSPACE_BYTES,
+        selector=selector.to_json(),
+        versions=versions,
+        offline_seconds=clock.laps,
+    )
+    library = GpuLibrary(manifest, parts)
+    verify(library, "the new library")
+    progress("done", 1.0)
+    return library
+
+
+def splits(kernels: Sequence[Kernel]) -> bool:
+    return any(kernel.split >= 0 for kernel in kernels)
+
+
+def laid_out(variants: Sequence[Variant], emitted: Sequence[Emitted]) -> tuple[tuple[Kernel, ...], tuple[Entry, ...]]:
+    """Kernels in the order of the variants, pointing at entries in the order they were emitted."""
+    places = {(entry.variant, entry.split): at for at, entry in enumerate(emitted)}
+    kernels = []
+    for variant in variants:
+        maps = boxes(variant) if variant.strategy.backend is Backend.HOPPER else ((0, 0), (0, 0))
+        kernels.append(Kernel(variant, places[variant, False], places.get((variant, True), -1), *maps))
+    entries = tuple(
+        Entry(e.symbol, e.file, e.args, e.block, e.shared_bytes, e.registers, e.stack, e.spills) for e in emitted
+    )
+    return tuple(kernels), entries
