@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class BlockMeasurement:
     full_s: float
     """Of a stage of all resident blocks."""
     start_s: float
-    """What a wave takes beyond its stages."""
+    """What a launch takes beyond its stages."""
     spread: float
 
 
@@ -237,8 +238,9 @@ def block_cost(
     measured: BlockMeasurement | None = None,
     can_split: bool = True,
     calibration: Calibration = CALIBRATION,
+    scale: float = 1.0,
 ) -> BlockCosts:
-    """One kernel as the cost model sees it; cost(L1) measured where a measurement is given."""
+    """One kernel as the cost model sees it; cost(L1) as measured, or computed and scaled where it was not."""
     s = variant.strategy
     computed = stage_cost(spec, variant, calibration)
     resident = resident_blocks(spec, s, registers)
@@ -262,17 +264,34 @@ def block_cost(
         per_resident=1 / resident,
         slots=float(slots),
         per_slots=1 / slots,
-        work=computed.work if measured is None else measured.full_s / resident,
-        chain=computed.chain if measured is None else measured.alone_s,
+        work=computed.work * scale if measured is None else measured.full_s / resident,
+        chain=computed.chain * scale if measured is None else measured.alone_s,
         serial=float(waits and measured is None),
         wait=1 / calibration.stream_ahead if streams else 0.0 if waits else 1 / (s.stages - 1),
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
-        start=calibration.start_s + finish(spec, s) if measured is None else measured.start_s,
+        start=calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration),
         scatter=scatter,
         raster=float(raster(s, slots)),
         leak=calibration.leak if measured is None else 0.0,
         most_parts=float(MOST_PARTS if can_split else 1),
     )
+
+
+def beyond_launch(spec: GpuSpec, measured: BlockMeasurement, calibration: Calibration) -> float:
+    """What is left of a measured start when launch and first load, which the cost adds by itself, are taken away."""
+    known = spec.launch_ns + spec.memory("l2").latency_ns * calibration.loaded
+    return max(measured.start_s - known * 1e-9, 0.0)
+
+
+def measurements(profile: GpuProfile, variants: Sequence[Variant]) -> dict[str, BlockMeasurement]:
+    """The measurement of each kernel: its own, else that of its strategy for another layout with loads as wide."""
+    own = {row.kernel: row for row in profile.kernels}
+    alike: dict[tuple[BlockStrategy, int], BlockMeasurement] = {}
+    for variant in variants:
+        if variant.name in own:
+            alike.setdefault((variant.strategy, variant.vector_bytes), own[variant.name])
+    rows = {v.name: own.get(v.name) or alike.get((v.strategy, v.vector_bytes)) for v in variants}
+    return {name: row for name, row in rows.items() if row is not None}
 
 
 def block_costs(
@@ -283,9 +302,18 @@ def block_costs(
     whole: frozenset[str] = frozenset(),
     calibration: Calibration = CALIBRATION,
 ) -> tuple[BlockCosts, ...]:
-    """Every kernel; `registers_of` has ptxas' counts by kernel name, `whole` the kernels without a split form."""
+    """Every kernel; `registers_of` has ptxas' counts by kernel name, `whole` the kernels without a split form.
+
+    Kernels that a measurement leaves out are computed, and scaled as measured ones of their backend differ from theirs.
+    """
     known = registers_of or {}
-    measured = {row.kernel: row for row in profile.kernels}
+    measured = measurements(profile, variants)
+    ratios: dict[Backend, list[float]] = {}
+    for variant in variants:
+        if (row := measured.get(variant.name)) is not None:
+            plain = block_cost(spec, variant, known.get(variant.name), calibration=calibration)
+            ratios.setdefault(variant.strategy.backend, []).append(row.full_s / (plain.work * plain.resident))
+    scales = {backend: statistics.median(values) for backend, values in ratios.items()}
     return tuple(
         block_cost(
             spec,
@@ -294,6 +322,7 @@ def block_costs(
             measured.get(variant.name),
             variant.name not in whole,
             calibration,
+            scales.get(variant.strategy.backend, 1.0),
         )
         for variant in variants
     )
