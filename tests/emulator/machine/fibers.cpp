@@ -57,7 +57,8 @@ void lane_main() {
 char* stack_top(unsigned number) {
   static char* stacks = static_cast<char*>(mmap(nullptr, kStack * kMostThreads, PROT_READ | PROT_WRITE,
                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  return stacks + kStack * (number + 1);
+  // Tops that are a power of two apart would all fall into the same lines of the host's cache.
+  return stacks + kStack * (number + 1) - number % 128 * 448;
 }
 
 void prepare(Lane& lane) {
@@ -119,8 +120,10 @@ void report_deadlock() {
     at_barrier += lane.state == State::at_barrier;
     polling += lane.state == State::polling;
     done += lane.state == State::done;
-    if (lane.state == State::in_warp) in_warp++, operation = lane.operation;
+    in_warp += lane.state == State::in_warp;
   }
+  for (const Warp& warp : machine.warps)
+    for (const Gathering& gathering : warp.gatherings) operation = gathering.operation;
   fail("deadlock: of %zu threads %u stand at a barrier, %u in a collective operation of their warp (%s), %u wait for an "
        "mbarrier, %u have returned", machine.lanes.size(), at_barrier, in_warp, operation, polling, done);
 }
@@ -138,6 +141,7 @@ void run_block(Index block) {
     warp.open.clear();
     warp.groups.clear();
     warp.fenced = false;
+    warp.gatherings.clear();
   }
   for (;;) {
     if (machine.timing == Timing::random && machine.random(4) == 0) deliver_tensor_copy();

@@ -27,10 +27,6 @@ struct Lane {
   Place place{};
   State state = State::done;
   unsigned barrier = 0;  // which one it stands at
-  // what it brings to a collective operation of its warp
-  const char* operation = nullptr;
-  unsigned mask = 0;
-  void* record = nullptr;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
 };
@@ -43,9 +39,16 @@ struct Product {  // one wgmma of one warp, issued and perhaps not yet carried o
   std::vector<float*> accumulators[kWarp];
 };
 
+struct Gathering {  // lanes of a warp on their way to one collective operation
+  const char* operation;
+  unsigned mask, arrived;
+  void* records[kWarp];
+};
+
 struct Warp {
   unsigned first = 0, lanes = 0;
   bool fenced = false;
+  std::vector<Gathering> gatherings;
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
 };

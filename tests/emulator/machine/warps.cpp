@@ -13,18 +13,20 @@ void together(const char* operation, unsigned mask, void* record, Act act) {
   Warp& warp = machine.warp_of(self);
   const unsigned own = self.number % kWarp;
   if (!(mask >> own & 1)) fail("%s with a mask that leaves out the lane itself", operation);
-  self.operation = operation;
-  self.mask = mask;
-  self.record = record;
-  void* records[kWarp] = {};
-  for (unsigned i = 0; i < kWarp; i++) {
-    if (!(mask >> i & 1)) continue;
-    Lane& other = machine.lanes[warp.first + i];
-    if (i != own && other.state != State::in_warp) return suspend(State::in_warp);
+  Gathering* gathering = nullptr;
+  for (Gathering& other : warp.gatherings) {
+    if (!(other.mask & mask)) continue;
     if (other.operation != operation || other.mask != mask)
-      fail("the warp diverges: lane %u is at %s, lane %u at %s", own, operation, i, other.operation);
-    records[i] = other.record;
+      fail("the warp diverges: lane %u is at %s, others at %s", own, operation, other.operation);
+    gathering = &other;
   }
+  if (!gathering) warp.gatherings.push_back({operation, mask, 0, {}}), gathering = &warp.gatherings.back();
+  gathering->arrived |= 1u << own;
+  gathering->records[own] = record;
+  if (gathering->arrived != mask) return suspend(State::in_warp);
+  void* records[kWarp];
+  std::memcpy(records, gathering->records, sizeof records);
+  warp.gatherings.erase(warp.gatherings.begin() + (gathering - warp.gatherings.data()));
   act(warp, mask, records);
   for (unsigned i = 0; i < kWarp; i++)
     if (mask >> i & 1) machine.lanes[warp.first + i].state = State::runnable;
@@ -118,45 +120,44 @@ struct Mma {
   const float* c;
 };
 
-float number(unsigned word, Format format) {  // the low half
-  if (format == Format::f16) return static_cast<float>(bits<_Float16>(static_cast<uint16_t>(word)));
-  return bits<float>(word << 16);
+void widen(float* to, const uint16_t* from, int count, Format format) {
+  if (format == Format::f16)
+    for (int i = 0; i < count; i++) to[i] = static_cast<float>(bits<_Float16>(from[i]));
+  else
+    for (int i = 0; i < count; i++) to[i] = bits<float>(static_cast<uint32_t>(from[i]) << 16);
 }
 
-// Fragment layouts of the PTX manual: lane = 4 * group + member; A row = group (+8), k = 2 * member (+8), pairs; TF32: k = member (+4).
+// Fragment layouts of the PTX manual: lane = 4 * group + member; A row = group (+8), k = 2 * member (+8) in pairs, of B
+// column = group and the same k; for TF32 k = member (+4), alone.
 void mma_of_warp(Warp&, unsigned, void** records) {
   machine.statistics.mma++;
   const auto& first = *static_cast<Mma*>(records[0]);
   const int depth = first.depth;
   const bool pairs = first.format != Format::tf32;
   const int half = pairs ? 8 : 4, a_words = depth / half * 2, b_words = depth / half;
-  float a[16][16], b[16][8], d[16][8];
+  alignas(64) float a[16][16] = {}, b[8][16] = {}, turned[16][8], d[16][8];
+  alignas(64) uint16_t raw_a[16][16] = {}, raw_b[8][16] = {};
   for (int lane = 0; lane < 32; lane++) {
     const auto& self = *static_cast<Mma*>(records[lane]);
     const int group = lane / 4, member = lane % 4;
-    for (int r = 0; r < a_words; r++) {
-      const int row = group + 8 * (r % 2), k = (pairs ? 2 * member : member) + half * (r / 2);
-      if (pairs) {
-        a[row][k] = number(self.a[r], self.format);
-        a[row][k + 1] = number(self.a[r] >> 16, self.format);
-      } else {
-        a[row][k] = bits<float>(self.a[r] & 0xffffe000u);
-      }
-    }
-    for (int r = 0; r < b_words; r++) {
-      const int k = (pairs ? 2 * member : member) + half * r;
-      if (pairs) {
-        b[k][group] = number(self.b[r], self.format);
-        b[k + 1][group] = number(self.b[r] >> 16, self.format);
-      } else {
-        b[k][group] = bits<float>(self.b[r] & 0xffffe000u);
-      }
+    if (pairs) {
+      for (int r = 0; r < a_words; r++) std::memcpy(&raw_a[group + 8 * (r % 2)][2 * member + 8 * (r / 2)], &self.a[r], 4);
+      for (int r = 0; r < b_words; r++) std::memcpy(&raw_b[group][2 * member + 8 * r], &self.b[r], 4);
+    } else {
+      for (int r = 0; r < a_words; r++) a[group + 8 * (r % 2)][member + 4 * (r / 2)] = bits<float>(self.a[r] & 0xffffe000u);
+      for (int r = 0; r < b_words; r++) b[group][member + 4 * r] = bits<float>(self.b[r] & 0xffffe000u);
     }
     for (int i = 0; i < 4; i++) d[group + 8 * (i / 2)][2 * member + i % 2] = self.c[i];
   }
+  if (pairs) {
+    widen(a[0], raw_a[0], 256, first.format);
+    widen(b[0], raw_b[0], 128, first.format);
+  }
+  for (int k = 0; k < 16; k++)
+    for (int column = 0; column < 8; column++) turned[k][column] = b[column][k];
   for (int row = 0; row < 16; row++)
     for (int k = 0; k < depth; k++)
-      for (int column = 0; column < 8; column++) d[row][column] += a[row][k] * b[k][column];
+      for (int column = 0; column < 8; column++) d[row][column] += a[row][k] * turned[k][column];
   for (int lane = 0; lane < 32; lane++)
     for (int i = 0; i < 4; i++)
       static_cast<Mma*>(records[lane])->d[i] = d[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2];
