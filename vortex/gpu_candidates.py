@@ -12,6 +12,9 @@ WARP = 32
 """Threads of a warp, on every NVIDIA GPU."""
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
+SWIZZLED = 64
+"""Columns of B that TMA brings together where B is given by rows."""
+BARRIER_BYTES = 8
 
 
 class Backend(StrEnum):
@@ -77,6 +80,9 @@ class BlockStrategy:
     def shared_bytes(self) -> int:
         """Shared memory of a block: its stages, or what warps that share a depth add up in, or C on its way out."""
         staged = self.stages * self.stage_bytes
+        if self.backend is Backend.HOPPER:  # B may come in whole rows of 64 columns; two barriers a stage
+            wide = -(-self.l1.n // SWIZZLED) * SWIZZLED - self.l1.n
+            return staged + self.stages * (wide * self.l1.k * self.item_bytes + 2 * BARRIER_BYTES)
         tile = 4 * self.l1.m * self.l1.n  # in float32: partial sums leave the same way
         if self.backend is Backend.SKINNY:
             return tile * (self.l1.k // self.l0.k) if self.l1.k > self.l0.k else 0

@@ -65,7 +65,7 @@ def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
 
 
 def registers_needed(strategy: BlockStrategy) -> int:
-    """Registers of one thread: accumulators, two sets of fragments, addresses. Checked against ptxas by the tests.
+    """Registers of one thread: accumulators, two sets of fragments, addresses. An estimate: ptxas has the last word.
 
     The two sets let the next step be read while one multiplies. On Hopper fragments stay in shared memory.
     """

@@ -40,6 +40,8 @@ NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
 ELEMENTS = 1 << 16
 """Of an array of prices that is worked on at once: what stays in a core's cache."""
+TIE = 0.002
+"""Mean costs closer than this are equal: the model does not tell them apart."""
 COPIES = 24
 """Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not."""
 SECOND = 3.0
@@ -106,7 +108,7 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
 def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
     """Columns such that each row has one within the tolerance of its least, and how many are that near anywhere.
 
-    Greedily, most rows first; then those are dropped whose rows all have another by now.
+    Greedily, most rows first, of equals the first column; then those are dropped whose rows all have another by now.
     """
     ratio = priced / priced.min(axis=1, keepdims=True)
     near = ratio <= 1 + tolerance
@@ -115,7 +117,8 @@ def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
     while left.any():
         served = near[left].sum(axis=0)
         best = np.flatnonzero(served == served.max())
-        chosen.append(int(best[ratio[:, best].mean(axis=0).argmin()]))
+        mean = ratio[:, best].mean(axis=0)
+        chosen.append(int(best[mean <= mean.min() * (1 + TIE)][0]))
         left &= ~near[:, chosen[-1]]
     for column in tuple(chosen):
         others = [other for other in chosen if other != column]
@@ -143,6 +146,11 @@ def copies_fit(strategy: BlockStrategy, vector_bytes: int) -> bool:
     return Variant(strategy, False, False, vector_bytes).copies <= COPIES
 
 
+def squareness(strategy: BlockStrategy) -> tuple[float, ...]:
+    """How far from square thread, warp and block tiles are: of equals, squares read the least."""
+    return tuple(round(abs(math.log2(t.m / t.n)), 3) for t in (strategy.l1, strategy.l0, strategy.thread))
+
+
 def alignments(item_bytes: int, backend: Backend) -> tuple[int, ...]:
     """Alignment classes that exist for elements of a size, the widest first; TMA knows one."""
     return ALIGNMENTS[:1] if backend is Backend.HOPPER else tuple(a for a in ALIGNMENTS if a >= item_bytes)
@@ -160,19 +168,20 @@ def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
     """The kernels of one backend, for each layout of the operands and each alignment class on its own."""
     spec, item = rkernel.hardware, rkernel.operator.item_bytes
     sieved = sieve(rkernel, backend)
+    strategies = sorted(sieved.strategies, key=lambda strategy: (squareness(strategy), strategy))
     shapes, devices, most = domain(spec, item, backend), doubts(spec), tolerance(rkernel, backend)
     variants: list[Variant] = []
     undominated = 0
     for size in alignments(item, backend):
         done: dict[tuple[BlockStrategy, ...], tuple[BlockStrategy, ...]] = {}
         for layout in LAYOUTS:
-            fitting = tuple(s for s in sieved.strategies if serves(s, layout) and copies_fit(s, size))
+            fitting = tuple(s for s in strategies if serves(s, layout) and copies_fit(s, size))
             if fitting and fitting not in done:
                 rows = [Variant(s, *layout, size) for s in fitting]
                 priced = np.concatenate([prices(device, rows, shapes) for device in devices])
                 columns, near = cover(priced, most * NARROW[size])
                 done[fitting] = tuple(fitting[column] for column in columns)
-                undominated += near
+                undominated = max(undominated, near if size == ALIGNMENTS[0] else 0)
             variants += [Variant(s, *layout, size) for s in done.get(fitting, ())]
     counts = (
         Admitted(f"{backend} library", "FilterByDominance", undominated),
