@@ -101,7 +101,7 @@ def selector_of(library: GpuLibrary) -> GpuSelector:
     special = {"per_tile_m": 1 / 64, "per_tile_n": 1 / 64, "per_tile_k": 1 / 32, "resident": 2.0, "most_parts": 8.0}
     row = {name: special.get(name, 1.0) for name in names}
     costs = tuple(BlockCosts(**row | {"work": 1e-6 / variant.vector_bytes}) for variant in variants)
-    figures = {name: 1e-9 for name in GpuRates.__dataclass_fields__} | {"sms": 4.0, "per_sm": 0.25, "l2_bytes": 1e6}
+    figures = dict.fromkeys(GpuRates.__dataclass_fields__, 1e-9) | {"sms": 4.0, "per_sm": 0.25, "l2_bytes": 1e6}
     return GpuSelector(variants, GpuRates(**figures), costs, "computed")
 
 
@@ -157,7 +157,7 @@ class TestVerify:
         assert not any(row["right"] for row in rows(journal, "verify"))
 
     def test_trials_are_ragged_and_of_their_class(self, gemm: HostGemm):
-        from vortex.gpu_launcher import alignment
+        from vortex.gpu_door import alignment
 
         for kernel in gemm.kernels:
             tile, stages = kernel.variant.strategy.l1, kernel.variant.strategy.stages
@@ -203,7 +203,7 @@ class TestMeasuring:
         assert race.restricted(gemm, (Backend.CUDA_CORE,)) is None
 
     def test_oracle(self, gemm: HostGemm, journal: Journal):
-        race.oracle(HostGpu(), gemm, "lib", [Case("f", "f/0", 65, 64, 640)], 2, journal, Budget(60))
+        race.oracle(HostGpu(), gemm, "lib", [Case("f", "f/0", 65, 65, 641)], 2, journal, Budget(60))
         (row,) = rows(journal, "oracle")
         assert row["all"] and row["chosen"] in {plan["kernel"] for plan in row["plans"]}
 
@@ -268,7 +268,9 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
         out.parent.mkdir()
         command = [sys.executable, "-m", "eval.gpu.run_on_device", "--bundle", str(made), "--out", str(out)]
         command += ["--seconds", "27", "--only", "verify", "cpu"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=made, env=run_on_device.environment())
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, cwd=made, env=run_on_device.environment()
+        )
         results = json.loads(out.read_text())
         assert done.returncode == 1 and "error" in results["device"]
         verified, host = results["parts"]
@@ -326,7 +328,7 @@ def measured_results(gemm: HostGemm, tmp_path: Path) -> Path:
     verify.verify(gpu, gemm, "lib", journal, Budget(60), 1, 0)
     cases = [Case("s", "s/0", 40, 50, 60), *(Case("squares", f"squares/{n}", n, n, n) for n in (64, 128))]
     race.suites(gpu, gemm, "lib", cases, ("cublas",), journal, Budget(60))
-    race.oracle(gpu, gemm, "lib", [Case("f", "f/0", 65, 64, 640)], 2, journal, Budget(60))
+    race.oracle(gpu, gemm, "lib", [Case("f", "f/0", 65, 65, 641)], 2, journal, Budget(60))
     race.overhead(gpu, gemm, "lib", journal)
     seconds = {"adaptive": 1.0, "cuda_core": 2.0, "tensor_core": 0.9}
     journal.add("core_types", library="lib", m=1, n=2, k=3, seconds=seconds, plans={}, spreads={})

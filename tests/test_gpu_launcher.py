@@ -15,8 +15,8 @@ from gpu_doubles import DLPackTensor, ExchangeTensor, InterfaceTensor, StubDrive
 
 from vortex.cuda_driver import Device
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
-from vortex.gpu_door import Door
-from vortex.gpu_launcher import GpuGemm, choose_code
+from vortex.gpu_door import Door, choose_code
+from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_selector import GpuPlan
 

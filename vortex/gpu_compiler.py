@@ -1,4 +1,4 @@
-"""The spine of a GPU library: the same steps as `compiler`, from an operator and a hardware spec, having seen no shape."""
+"""The spine of a GPU library: the same steps as `compiler`, having seen no shape and no GPU."""
 
 from __future__ import annotations
 

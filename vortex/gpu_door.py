@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vortex.cuda_driver import Driver, Modules, python_threads
-from vortex.errors import DeviceError, LibraryError
+from vortex.cuda_driver import Device, Driver, Modules, python_threads
+from vortex.errors import DeviceError, LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
 
@@ -21,6 +21,9 @@ PARAMETERS = ("*A", "*B", "*C", "*W", "M", "N", "K", "lda", "ldb", "ldc", "chunk
 MOST_PARAMETERS = 24
 MAP_TYPES = {"float16": 6, "bfloat16": 9, "float32": 7, "tfloat32": 11}
 """CUtensorMapDataType of a descriptor for the tensor memory accelerator."""
+
+
+ITEM_BYTES = {name: bits // 8 for name, (_, bits) in DTYPES.items()}
 
 
 class Plan(ctypes.Structure):
@@ -188,3 +191,50 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
         what = (missing.value or b"").decode()
         raise DeviceError(f"the driver has no {what}; update it, or compile for an architecture that it knows")
     return Opened(handle, driver, context, modules, (entries, kernels, setup))
+
+
+def choose_code(manifest: GpuManifest, device: Device, jit: bool) -> bool:
+    """Whether the driver must translate the PTX: machine code runs on its own major version, from its minor one on."""
+    number, specific = manifest.arch[3:].rstrip("af"), manifest.arch[-1] in "af"
+    major, minor = int(number[:-1]), int(number[-1])
+    runs = device.major == major and (device.minor == minor if specific else device.minor >= minor)
+    if runs:
+        return False
+    built = f"the library holds machine code for {manifest.hardware['name']} ({manifest.arch})"
+    virtual = manifest.ptx.removeprefix("compute_")
+    portable = bool(virtual) and not virtual.endswith(("a", "f"))
+    if not portable or (device.major, device.minor) < (int(virtual[:-1]), int(virtual[-1])):
+        raise DeviceError(f"{built}, which does not run on {device}; compile with hw='cuda' there")
+    if not jit:
+        raise DeviceError(
+            f"{built} and {manifest.ptx} PTX; {device} needs the PTX translated: load it with jit=True, which may "
+            "take minutes, or compile for this device"
+        )
+    return True
+
+
+def alignment(dtype: str, address: int, stride: int, length: int) -> int:
+    """The alignment class of rows `stride` elements apart and `length` long: 16, 8, 4 or 2 bytes."""
+    item = ITEM_BYTES[dtype]
+    bits = 16 | address | stride * item | length * item
+    return bits & -bits
+
+
+def shape_of(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    lda: int = 0,
+    ldb: int = 0,
+    ldc: int = 0,
+) -> Shape:
+    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0; addresses aligned."""
+    if min(m, n, k) < 1:
+        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 1")
+    rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
+    least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
+    return Shape(m, n, k, int(transpose_a), int(transpose_b), least)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vortex.cuda_driver import Device, Driver
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
-from vortex.gpu_door import Door, Opened, Plan, Shape, open_on
-from vortex.gpu_library import GpuLibrary, GpuManifest, Kernel, write
+from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, choose_code, open_on, shape_of
+from vortex.gpu_explain import GpuExplanation, explain
+from vortex.gpu_library import GpuLibrary, Kernel, write
 from vortex.gpu_operands import (
     CUDA_ERROR,
     NEEDS_WORKSPACE,
@@ -26,10 +28,9 @@ from vortex.gpu_operands import (
     refuse_gradients,
     stream_handle,
 )
-from vortex.gpu_selector import GpuPlan
+from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
 
 TRANSPOSE_A, TRANSPOSE_B = 1, 2
-ITEM_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2}
 
 
 class GpuGemm:
@@ -189,8 +190,29 @@ class GpuGemm:
     def plan(self, m: int, n: int, k: int, **operands: Any) -> GpuPlan:
         """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
         native = self._door.select(shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest.workspace_bytes)
+        if native.kernel < 0:
+            raise ShapeError(f"no kernel of the library serves {m}x{n}x{k} with {operands}; make contiguous copies")
         variant = self.manifest.kernels[native.kernel].variant
         return GpuPlan(native.kernel, variant, native.splits, native.chunk, native.raster, native.seconds)
+
+    def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
+        """The chosen plan with each cost term, the best of every core type, and what the sieve admitted."""
+        shape, manifest = shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest
+        layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
+        return explain(
+            self.selector,
+            Extents(m, n, k),
+            layout,
+            shape.alignment,
+            manifest.workspace_bytes,
+            manifest.hardware["name"],
+            {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
+        )
+
+    @cached_property
+    def selector(self) -> GpuSelector:
+        """The native selector's mirror in Python."""
+        return GpuSelector.from_json([kernel.variant for kernel in self.kernels], self.manifest.selector)
 
     def predict(self, m: int, n: int, k: int, **operands: Any) -> float:
         """Predicted seconds of a call."""
@@ -270,57 +292,10 @@ class GpuGemm:
         return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
 
 
-def choose_code(manifest: GpuManifest, device: Device, jit: bool) -> bool:
-    """Whether the driver must translate the PTX: machine code runs on its own major version, from its minor one on."""
-    number, specific = manifest.arch[3:].rstrip("af"), manifest.arch[-1] in "af"
-    major, minor = int(number[:-1]), int(number[-1])
-    runs = device.major == major and (device.minor == minor if specific else device.minor >= minor)
-    if runs:
-        return False
-    built = f"the library holds machine code for {manifest.hardware['name']} ({manifest.arch})"
-    virtual = manifest.ptx.removeprefix("compute_")
-    portable = bool(virtual) and not virtual.endswith(("a", "f"))
-    if not portable or (device.major, device.minor) < (int(virtual[:-1]), int(virtual[-1])):
-        raise DeviceError(f"{built}, which does not run on {device}; compile with hw='cuda' there")
-    if not jit:
-        raise DeviceError(
-            f"{built} and {manifest.ptx} PTX; {device} needs the PTX translated: load it with jit=True, which may "
-            "take minutes, or compile for this device"
-        )
-    return True
-
-
 def unreadable(error: Exception, a: Any, b: Any, out: Any) -> DtypeError:
     """What an operand's framework says of an operand that DLPack cannot describe."""
     given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
     return DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense tensors on a CUDA device")
-
-
-def alignment(dtype: str, address: int, stride: int, length: int) -> int:
-    """The alignment class of rows `stride` elements apart and `length` long: 16, 8, 4 or 2 bytes."""
-    item = ITEM_BYTES[dtype]
-    bits = 16 | address | stride * item | length * item
-    return bits & -bits
-
-
-def shape_of(
-    dtype: str,
-    m: int,
-    n: int,
-    k: int,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    lda: int = 0,
-    ldb: int = 0,
-    ldc: int = 0,
-) -> Shape:
-    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0; addresses aligned."""
-    if min(m, n, k) < 1:
-        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 1")
-    rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
-    least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
-    return Shape(m, n, k, int(transpose_a), int(transpose_b), least)
 
 
 def _close(door: Door, opened: Opened, ordinal: int) -> None:

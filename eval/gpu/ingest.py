@@ -110,7 +110,7 @@ def suite_tables(results: Row, library: str) -> list[str]:
                 rows.append((system, mode, suite, len(ratios), f"{mean:.2f}", f"{wins:.0%}", f"{worst:.2f} ({case})"))
     if rows:
         lines += table(("over", "L2", "suite", "cases", "geometric mean", "at least as fast", "worst"), rows)
-    large = [row for row in rows_of(results, "suite", library=library, suite="squares")]
+    large = rows_of(results, "suite", library=library, suite="squares")
     if large:
         lines += table(
             ("square", "system", "TFLOP/s warm", "spread"),
@@ -137,8 +137,8 @@ def choice_tables(results: Row, library: str) -> list[str]:
         if row["all"] and row["plans"]
     ]
     if shares:
-        figures = (len(shares), f"{geometric_mean(shares):.3f}", f"{min(shares):.3f}")
-        lines += table(("oracle cases", "share of the fastest kernel", "least"), [figures])
+        told = (len(shares), f"{geometric_mean(shares):.3f}", f"{min(shares):.3f}")
+        lines += table(("oracle cases", "share of the fastest kernel", "least"), [told])
     calls = rows_of(results, "overhead", library=library)
     lines += table(("call on 64x64x64", "us of the host"), ((r["what"], f"{r['seconds'] * 1e6:.2f}") for r in calls))
     return lines

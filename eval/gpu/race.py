@@ -71,7 +71,12 @@ def suites(
             except RuntimeError as failure:
                 journal.add("failed", system=system, why=str(failure)[:300], **about)
                 continue
-            row = {"warm_s": median(warm), "warm_spread": spread(warm), "cold_s": median(cold), "cold_spread": spread(cold)}
+            row = {
+                "warm_s": median(warm),
+                "warm_spread": spread(warm),
+                "cold_s": median(cold),
+                "cold_spread": spread(cold),
+            }
             ours = {"error": error, "right": error <= TOLERANCE[dtype], **chosen} if system == "vortex" else {}
             journal.add("suite", system=system, **about, **row, **ours)
 

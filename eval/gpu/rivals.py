@@ -50,7 +50,7 @@ def compiled(a: Any, b: Any, out: Any) -> Call:
     """torch.compile with max-autotune, dynamic shapes: what torch offers for extents that change."""
     global _compiled
     if _compiled is None:
-        _compiled = torch.compile(lambda x, y: torch.mm(x, y), mode="max-autotune-no-cudagraphs", dynamic=True)
+        _compiled = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs", dynamic=True)
     _compiled(a, b)
     return lambda: _compiled(a, b)
 

@@ -74,7 +74,9 @@ class Context:
                     self.journal.add("library_skipped", library=path.stem, why=str(error))
                     continue
                 seconds = time.perf_counter() - start
-                self.journal.add("library", library=path.stem, code=gemm.code, kernels=len(gemm.kernels), load_s=seconds)
+                self.journal.add(
+                    "library", library=path.stem, code=gemm.code, kernels=len(gemm.kernels), load_s=seconds
+                )
                 found.append((path.stem, gemm))
         if not found:
             raise SystemExit("no library of the bundle runs here")
@@ -223,7 +225,13 @@ def child(name: str, seconds: float, journal: Path, options: argparse.Namespace)
     start = time.monotonic()
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=1.25 * seconds + 5, check=False, cwd=HERE, env=environment()
+            command,
+            capture_output=True,
+            text=True,
+            timeout=1.25 * seconds + 5,
+            check=False,
+            cwd=HERE,
+            env=environment(),
         )
         told = done.stderr.strip()[-2000:] if done.returncode else ""
         status = "done" if done.returncode == 0 else f"failed with {done.returncode}"

@@ -61,7 +61,7 @@ class TorchGpu:
         return torch.randn((rows, columns), generator=source, device=self.place, dtype=torch.float32).to(TYPES[dtype])
 
     def guarded(self, inside: Any, shift: int, extra: int, value: float) -> tuple[Any, Any]:
-        """A copy of a matrix as a view `shift` elements into memory filled with `value`, rows `extra` apart; and all."""
+        """A copy of a matrix `shift` elements into memory filled with `value`, rows `extra` further apart; and all."""
         rows, columns = inside.shape
         margin = 256
         whole = torch.full((margin + shift + (rows + 1) * (columns + extra) + margin,), value, device=inside.device)
@@ -98,7 +98,7 @@ class TorchGpu:
         pairs = []
         for _ in range(rounds):
             self._flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = _events()
             begin.record()
             call()
             end.record()
@@ -121,12 +121,17 @@ class TorchGpu:
         return best
 
     def _elapsed(self, call: Call) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = _events()
         begin.record()
         call()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
+
+
+def _events() -> tuple[Any, Any]:
+    event: Any = torch.cuda.Event  # untyped in torch
+    return event(enable_timing=True), event(enable_timing=True)
 
 
 def product(a: Any, b: Any) -> Any:

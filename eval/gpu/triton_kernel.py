@@ -26,7 +26,25 @@ CONFIGS = [
 
 @triton.autotune(configs=CONFIGS, key=["m", "n", "k"], warmup=2, rep=10)
 @triton.jit
-def _kernel(a, b, c, m, n, k, a0, a1, b0, b1, c0, c1, TF32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E501
+def _kernel(
+    a,
+    b,
+    c,
+    m,
+    n,
+    k,
+    a0,
+    a1,
+    b0,
+    b1,
+    c0,
+    c1,
+    TF32: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     down, across = tl.cdiv(m, BM), tl.cdiv(n, BN)
     block = tl.program_id(0)
     band = block // (GROUP * across)

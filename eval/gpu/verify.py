@@ -15,7 +15,7 @@ import torch
 
 from eval.gpu.budget import Budget, Journal
 from eval.gpu.torch_gpu import TorchGpu, product, sampled
-from vortex.gpu_selector import GpuPlan
+from vortex.gpu_selector import GpuPlan, parts_of
 
 EPSILON = {"float32": 2.0**-23, "tfloat32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Of the type that operands are rounded to when multiplied, or C when stored; the coarser of the two."""
@@ -75,10 +75,7 @@ def check(gpu: TorchGpu, gemm: Any, index: int, trial: Trial, seed: int, integer
     given_b, _ = gpu.guarded(b.T if v.transpose_b else b, shift, extra, float("nan"))
     out, whole = gpu.guarded(gpu.operand(trial.m, trial.n, dtype, 0, True, 0) + GUARD, shift, extra, GUARD)
     out.fill_(float("nan"))
-    depth = kernel.variant.strategy.l1.k
-    chunk = trial.k if trial.splits == 1 else -(-(-(-trial.k // depth)) // trial.splits) * depth
-    parts = 1 if trial.splits == 1 else -(-trial.k // chunk)
-    plan = GpuPlan(index, v, parts, chunk if parts > 1 else trial.k, raster_of(gemm, index), 0.0)
+    plan = GpuPlan(index, v, *parts_of(trial.splits, trial.k, v.strategy.l1.k), raster_of(gemm, index), 0.0)
     gemm.run_planned(plan, given_a, given_b, out, transpose_a=v.transpose_a, transpose_b=v.transpose_b)
     gpu.synchronize()
     if integers:
@@ -107,7 +104,9 @@ def verify(gpu: TorchGpu, gemm: Any, name: str, journal: Journal, budget: Budget
     """All kernels, one shape each first, so that a short run has seen every one."""
     queues = [list(trials(kernel, gemm.manifest.dtype, count, seed)) for kernel in gemm.kernels]
     order = [
-        (index, turn) for turn in range(max(map(len, queues), default=0)) for index in range(len(queues))
+        (index, turn)
+        for turn in range(max(map(len, queues), default=0))
+        for index in range(len(queues))
         if turn < len(queues[index])
     ]
     for index, turn in budget.within(order):
