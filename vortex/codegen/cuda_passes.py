@@ -245,7 +245,8 @@ def fragments(body: Any) -> Any:
         accesses[load.source].append(list(load.indices))
     for store in found(inside, tirx.BufferStore, lambda x: x.buffer in accesses):
         accesses[store.buffer].append(list(store.indices))
-    variables = [t.node.var for t in threads if str(t.node.thread_tag).startswith("threadIdx")]
+    several = [t for t in threads if str(t.node.thread_tag).startswith("threadIdx") and int(t.value) > 1]
+    variables = [t.node.var for t in several]
     analyzer = Analyzer()
     for thread in threads:
         if isinstance(thread.value, tirx.IntImm):

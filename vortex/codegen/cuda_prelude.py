@@ -113,6 +113,7 @@ VORTEX_DEVICE void ldmatrix_bf16_trans(void* registers, const void* row) { ldmat
 VORTEX_DEVICE void ldmatrix_tf32(void* registers, const void* row) {
   ldmatrix(registers, row);
   float* r = (float*)registers;
+#pragma unroll
   for (int i = 0; i < 4; ++i) r[i] = round_tf32(r[i]);
 }
 
@@ -128,6 +129,13 @@ VORTEX_DEVICE void mma_m16n16_bf16(float* c, const void* a, const void* b) {
 VORTEX_DEVICE void mma_m16n16_tf32(float* c, const void* a, const void* b) {
   mma_m16n8_tf32(c, (const unsigned*)a, (const unsigned*)b);
   mma_m16n8_tf32(c + 4, (const unsigned*)a, (const unsigned*)b + 2);
+}
+
+/* The sum over a warp, in every lane and in one order. */
+VORTEX_DEVICE float sum_of_lanes(float value) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask >>= 1) value += shuffle_xor(value, mask);
+  return value;
 }
 
 /* Block tiles are walked in bands of `raster` rows, column by column, so that blocks that run together share L2. */
