@@ -6,8 +6,10 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
+from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
 from vortex.codegen.cuda import Emitted, emit
 from vortex.codegen.cuda_reduce import COLUMNS
@@ -15,11 +17,12 @@ from vortex.codegen.gpu_link import emit_door
 from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
+from vortex.errors import CodegenError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
 from vortex.gpu_profiler import block_costs, rates, recording
-from vortex.gpu_selector import GpuSelector
+from vortex.gpu_selector import ALIGNMENTS, GpuSelector
 from vortex.gpu_sieve import backends
 from vortex.gpu_variety import choose
 from vortex.operators import Operator
@@ -45,12 +48,13 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
     emitted = emit(variants, hardware, folder, workers, lambda what, share: progress(what, 0.1 + 0.8 * share))
     clock.lap("emit")
     progress("analyzing kernels", 0.9)
-    kernels, entries = laid_out(variants, emitted)
+    fitting = filter_by_spills(variants, emitted)
+    kernels, entries = laid_out(fitting, emitted)
     profile = recording(hardware)
     registers = {entry.variant.name: entry.registers for entry in emitted if entry.variant is not None}
     whole = frozenset(kernel.variant.name for kernel in kernels if kernel.split < 0)
-    costs = block_costs(hardware, variants, profile, registers, whole)  # Eq. 1 to 4, as far as no shape is needed
-    selector = GpuSelector(variants, rates(hardware), costs, profile.basis)
+    costs = block_costs(hardware, fitting, profile, registers, whole)  # Eq. 1 to 4, as far as no shape is needed
+    selector = GpuSelector(fitting, rates(hardware), costs, profile.basis)
     clock.lap("analyze")
     progress("linking the library", 0.95)
     parts = {DOOR: emit_door(selector, folder).read_bytes()}
@@ -64,10 +68,13 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
         arch=hardware.arch,
         ptx=hardware.arch.replace("sm_", "compute_"),
         basis=profile.basis,
-        admitted=tuple(
-            replace(row, filter=f"{row.filter}, {backend.value}")
-            for backend, variety in zip(backends(rkernel), varieties, strict=True)
-            for row in variety.admitted
+        admitted=(
+            *(
+                replace(row, filter=f"{row.filter}, {backend.value}")
+                for backend, variety in zip(backends(rkernel), varieties, strict=True)
+                for row in variety.admitted
+            ),
+            Admitted("L1", "FilterBySpills, all", len(fitting)),
         ),
         kernels=kernels,
         entries=entries,
@@ -83,6 +90,24 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
     verify(library, "the new library")
     progress("done", 1.0)
     return library
+
+
+def filter_by_spills(variants: Sequence[Variant], emitted: Sequence[Emitted]) -> tuple[Variant, ...]:
+    """Variants that ptxas held in registers; an error where a layout and alignment lost all it had."""
+    made = {entry.variant for entry in emitted}
+    fitting = tuple(variant for variant in variants if variant in made)
+
+    def served(kept: Sequence[Variant]) -> set[tuple[bool, bool, int]]:
+        return {
+            (turned_a, turned_b, size)
+            for turned_a, turned_b, size in product((False, True), (False, True), ALIGNMENTS)
+            for v in kept
+            if (v.transpose_a, v.transpose_b) == (turned_a, turned_b) and v.vector_bytes <= size
+        }
+
+    if lost := served(variants) - served(fitting):
+        raise CodegenError(f"all kernels for (A turned, B turned, alignment) {sorted(lost)} spill registers")
+    return fitting
 
 
 def splits(kernels: Sequence[Kernel]) -> bool:
