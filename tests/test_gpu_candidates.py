@@ -36,7 +36,20 @@ def test_c_leaves_through_shared_memory_that_its_tile_fits():
     s = BlockStrategy(
         Backend.TENSOR_CORE, "float16", Tile(64, 64, 16), Tile(128, 128, 32), Tile(16, 8, 16), 1, "shared"
     )
-    assert s.shared_bytes == 128 * 128 * 2 > s.stage_bytes
+    assert s.shared_bytes == 128 * 128 * 4 > s.stage_bytes
+
+
+def test_hopper_keeps_barriers_and_whole_rows_of_b():
+    s = BlockStrategy(Backend.HOPPER, "float16", Tile(64, 96, 16), Tile(128, 96, 64), Tile(64, 96, 16), 4)
+    assert s.stage_bytes == (128 + 96) * 64 * 2
+    assert s.shared_bytes == 4 * ((128 + 128) * 64 * 2 + 16)
+
+
+def test_pieces_that_a_thread_copies():
+    assert Variant(LARGE, False, False, 16).copies == 8
+    assert Variant(LARGE, False, False, 2).copies == 64
+    skinny = BlockStrategy(Backend.SKINNY, "float16", Tile(4, 2, 256), Tile(4, 8, 256), Tile(4, 2, 8), 1)
+    assert Variant(skinny, False, True, 16).copies == 6
 
 
 def test_the_name_says_all_that_tells_kernels_apart():

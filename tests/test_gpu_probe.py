@@ -5,9 +5,10 @@ import ctypes
 import pytest
 
 from vortex import gpu_probe
+from vortex.cli import run
 from vortex.errors import DeviceError
 from vortex.gpu_probe import ATTRIBUTES, ask, check_gpu, detect, open_driver
-from vortex.specs import gpus, load_spec
+from vortex.specs import gpus, load_spec, spec_directory
 
 A100 = {
     "threads_per_block": 1024,
@@ -106,3 +107,25 @@ class TestCheck:
     def test_another_device_is_refused(self):
         with pytest.raises(DeviceError, match="not h200: it is NVIDIA A100-SXM4-40GB, sm_80, not sm_90a"):
             check_gpu(load_spec("h200"), Driver())
+
+
+class TestCommand:
+    def test_check_without_a_driver_says_why_it_did_not_compare(self, capsys, monkeypatch: pytest.MonkeyPatch):
+        def missing(*_: object) -> None:
+            raise DeviceError("there is no CUDA driver here")
+
+        monkeypatch.setattr(gpu_probe, "open_driver", missing)
+        path = str(spec_directory() / "a100-sxm4-40gb.toml")
+        assert run(["check", path]) == 0
+        told = capsys.readouterr()
+        assert f"{path}: fine: a100-sxm4-40gb, 108 SMs, sm_80, 312 TFLOP/s" in told.out
+        assert "not compared with this machine: there is no CUDA driver" in told.err
+        assert run(["check", "--compare", path]) == 1
+
+    def test_check_on_the_device(self, capsys, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(gpu_probe, "open_driver", lambda: Driver(l2_bytes=20 << 20))
+        assert run(["check", str(spec_directory() / "a100-sxm4-40gb.toml")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        marked = [line.split()[1] for line in lines if line.startswith("!")]
+        assert marked == ["l2.capacity_bytes"]
+        assert any(line.split()[0] == "registers_per_sm" for line in lines)

@@ -129,10 +129,12 @@ class Variant:
 
     @property
     def copies(self) -> int:
-        """Pieces of a stage that one thread copies into shared memory; TMA copies on Hopper."""
-        strategy = self.strategy
+        """Pieces of a stage that one thread copies to shared memory, skinny to registers; on Hopper TMA copies."""
+        strategy, thread = self.strategy, self.strategy.thread
         if strategy.backend is Backend.HOPPER:
             return 0
+        if strategy.backend is Backend.SKINNY:
+            return -(-(thread.m + thread.n) * thread.k * strategy.item_bytes // self.vector_bytes)
         return -(-strategy.stage_bytes // (strategy.threads * self.vector_bytes))
 
     @property
