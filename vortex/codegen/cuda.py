@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vortex.codegen import cuda_core, cuda_reduce, cuda_skinny, nvrtc, tensor_core
+from vortex.codegen import cuda_core, cuda_reduce, cuda_skinny, nvrtc, tensor_core, tensor_core_hopper
 from vortex.codegen.cuda_lower import STORED, KernelSource
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.errors import CodegenError
@@ -25,6 +25,7 @@ UNIT = 24
 SOURCES: dict[Backend, Callable[[Variant, str], KernelSource]] = {
     Backend.CUDA_CORE: cuda_core.source,
     Backend.TENSOR_CORE: tensor_core.source,
+    Backend.HOPPER: tensor_core_hopper.source,
     Backend.SKINNY: cuda_skinny.source,
 }
 
