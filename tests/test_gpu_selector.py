@@ -14,6 +14,7 @@ from gpu_priced import A100, SPECS, selector
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vortex.affinity import cpu_flags
 from vortex.errors import VortexError
 from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Extents, GpuArithmetic, GpuSelector, Layout, parts_of, room
@@ -35,6 +36,20 @@ double seconds(const vx_gpu_shape *shape, int64_t workspace, int64_t repeats) {
   }
   clock_gettime(CLOCK_MONOTONIC, &end);
   return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+"""
+PLAIN = """
+#include "gpu_select.h"
+#include <string.h>
+/* How many costs differ in a bit between the code for every processor and that for processors with AVX2. */
+int32_t different(int32_t group, float m, float n, float k, float room) {
+  static float totals[2][VX_GPU_MOST], cuts[2][VX_GPU_MOST];
+  const vx_gpu_group *g = &vx_gpu_groups[group];
+  int32_t blocks = (g->count + VX_GPU_LANES - 1) / VX_GPU_LANES, found = 0;
+  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room);
+  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room);
+  for (int32_t i = 0; i < g->count; i++) found += totals[0][i] != totals[1][i] || cuts[0][i] != cuts[1][i];
+  return found;
 }
 """
 
@@ -60,7 +75,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     native = pytest.importorskip("vortex.codegen.gpu_selector", reason="compiles with TVM, which is not installed")
     folder = tmp_path_factory.mktemp("selector")
     (folder / "timer.c").write_text(TIMER)
-    native.build(selector(A100), folder / "selector.so", [folder / "timer.c"])
+    (folder / "plain.c").write_text(PLAIN)
+    native.build(selector(A100), folder / "selector.so", [folder / "timer.c", folder / "plain.c"])
     return folder / "selector.so"
 
 
@@ -127,6 +143,15 @@ def test_the_mirror_picks_the_same_plan(choose: ctypes.CDLL) -> None:
                     different.append((*map(int, shape), *key, workspace))
     assert tried >= SHAPES
     assert not different, f"{len(different)} of {tried} differ, the first {different[:3]}"
+
+
+@pytest.mark.skipif("avx2" not in cpu_flags(), reason="compares two forms of the code: needs a processor with AVX2")
+def test_both_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL) -> None:
+    floats = [ctypes.c_float] * 4
+    choose.different.argtypes = (ctypes.c_int32, *floats)
+    for group in range(len(LAYOUTS) * len(ALIGNMENTS)):
+        for m, n, k in random_extents(300, group):
+            assert choose.different(group, m, n, k, 1000.0) == 0, (group, m, n, k)
 
 
 def test_many_at_once_is_one_by_one() -> None:

@@ -235,6 +235,22 @@ def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave
     return compute, ops.name("exposed", ops.most(compute, load) + s.leak * ops.least(compute, load) - compute)
 
 
+def waves(ops: Arithmetic, s: BlockCosts, blocks: Value) -> tuple[Value, Value]:
+    """Full waves, and blocks of the last one, which may be full as well."""
+    full = ops.name("full", ops.most(ops.ceil(blocks * s.per_slots - EPSILON) - 1.0, 0.0))
+    return full, ops.name("rest", blocks - full * s.slots)
+
+
+def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling) -> Value:
+    """Share of what waves ask for that comes from DRAM: operands that L2 keeps come once.
+
+    With the reduction whole: cutting it changes little of what is asked for.
+    """
+    full, rest = waves(ops, s, t.tiles)
+    asked = t.stages * (full * t.unique + patch(ops, t, rest))
+    return ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
+
+
 def predict(
     ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling, cut: Value | None = None
 ) -> GpuCost:
@@ -244,15 +260,11 @@ def predict(
         depth = ops.name("depth", ops.ceil(t.stages / cut - EPSILON))
         parts = ops.name("parts", ops.ceil(t.stages / depth - EPSILON))
         blocks = ops.name("blocks", t.tiles * parts)
-    full = ops.name("full", ops.most(ops.ceil(blocks * s.per_slots - EPSILON) - 1.0, 0.0))
-    rest = ops.name("rest", blocks - full * s.slots)
+    full, rest = waves(ops, s, blocks)
     resident = ops.name("resident", ops.ceil(rest * rates.per_sm - EPSILON))
-
-    unique = ops.name("unique_last", patch(ops, t, rest))
-    asked = depth * (full * t.unique + unique)
-    kept = ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
-    share = ops.name("share", kept)
+    share = ops.name("share", missing(ops, rates, s, t))
     lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
+    unique = ops.name("unique_last", patch(ops, t, rest))
     compute_full, exposed_full = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
     compute_last, exposed_last = stage(ops, rates, s, t, Wave(rest, resident, unique * share, lag))
 

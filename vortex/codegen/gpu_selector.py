@@ -3,7 +3,8 @@
     vortex_gpu_costs(columns, totals, cuts, blocks, <fields of gpu_cost.GpuProblem>)
 
 fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, and `cuts[kernel]` with the cut.
-`runtime/gpu_select.c` does the rest. Nothing in it is tied to a processor: plain x86-64.
+`runtime/gpu_select.c` does the rest. It is compiled for plain x86-64, and once more for processors with AVX2, with the
+same results to the bit: no product is fused into an addition, and no quotient replaced.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from vortex.errors import VortexError
 from vortex.gpu_cost import BlockCosts, GpuProblem, GpuRates, cuts, predict, tiling
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, Array, GpuSelector
 
-COSTS_SYMBOL = "vortex_gpu_costs"
+SYMBOLS = {"x86-64": "vortex_gpu_costs", "x86-64-v3": "vortex_gpu_costs_avx2"}
+"""What the cost is called, by the processors that it runs on."""
 FIELDS = tuple(field.name for field in fields(BlockCosts))
 ARGUMENTS = tuple(field.name for field in fields(GpuProblem))
 LANES = 8
-"""Kernels that one turn of the loop prices: two registers of x86-64, whose instructions then overlap."""
-CPU = "x86-64"
+"""Kernels that one turn of the loop prices: two registers of plain x86-64, one with AVX2."""
 MOST = 512
 """Kernels that one layout and alignment may have: the room that selecting takes on the stack."""
 INTERMEDIATES = 256
@@ -72,7 +73,7 @@ class GpuTirArithmetic:
         return Term(self.kept[slot])
 
 
-def costs(rates: GpuRates) -> tirx.PrimFunc:
+def costs(rates: GpuRates, symbol: str) -> tirx.PrimFunc:
     """The cost of `blocks` x LANES kernels."""
     pointer = PointerType(PrimType("float32"))
     data = [tirx.Var(name, pointer) for name in ("columns", "totals", "cuts")]
@@ -106,7 +107,7 @@ def costs(rates: GpuRates) -> tirx.PrimFunc:
     loop = tirx.For(block, 0, blocks, tirx.ForKind.SERIAL, inner)
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
     function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, tirx.AllocBuffer(ops.kept), loop]))
-    return function.with_attr("global_symbol", COSTS_SYMBOL).with_attr("tirx.noalias", True)
+    return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", True)
 
 
 def padded(columns: BlockCosts) -> Array:
@@ -150,10 +151,13 @@ def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
     largest = max(map(len, selector.groups.values()))
     if largest > MOST:
         raise VortexError(f"{largest} kernels for one layout and alignment; the selector takes at most {MOST}")
-    compiled, source = folder / "gpu_costs.o", folder / "gpu_tables.c"
-    compile_object([costs(selector.rates)], cpu_target(CPU), compiled, share=False)
+    compiled = []
+    for cpu, symbol in SYMBOLS.items():
+        compiled.append(folder / f"{symbol}.o")
+        compile_object([costs(selector.rates, symbol)], cpu_target(cpu), compiled[-1], share=False)
+    source = folder / "gpu_tables.c"
     source.write_text(tables(selector))
-    return [compiled], [source, RUNTIME / "gpu_select.c"]
+    return compiled, [source, RUNTIME / "gpu_select.c"]
 
 
 def build(selector: GpuSelector, target: Path, sources: Sequence[Path] = ()) -> None:

@@ -13,8 +13,9 @@ void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *pl
   if (!group->count) return;
   int64_t room = workspace / 4 / shape->m / shape->n;
   room = room < 1 ? 1 : room > MOST_ROOM ? MOST_ROOM : room;
-  vortex_gpu_costs(vx_gpu_figures + group->figures, totals, cuts, (group->count + VX_GPU_LANES - 1) / VX_GPU_LANES, (float)shape->m,
-                   (float)shape->n, (float)shape->k, (float)room);
+  vx_gpu_pricing *price = __builtin_cpu_supports("avx2") ? vortex_gpu_costs_avx2 : vortex_gpu_costs;
+  price(vx_gpu_figures + group->figures, totals, cuts, (group->count + VX_GPU_LANES - 1) / VX_GPU_LANES, (float)shape->m, (float)shape->n,
+        (float)shape->k, (float)room);
   int32_t best = 0;
   for (int32_t i = 1; i < group->count; i++)
     if (totals[i] < totals[best]) best = i;
