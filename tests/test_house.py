@@ -60,6 +60,7 @@ MODULES = (
     "codegen.gpu_selector",
     "codegen.gpu_link",
     "codegen.cuda_passes",
+    "codegen.cuda_pipeline",
     "codegen.cuda_lower",
     "codegen.cuda_program",
     "codegen.cuda_fragments",

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from vortex.codegen.cuda_lower import KernelSource, lowered
-from vortex.codegen.cuda_passes import STAGE, STEP
+from vortex.codegen.cuda_pipeline import STAGE, STEP
 from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import WARP, Variant
@@ -143,7 +143,9 @@ def kernel(variant: Variant) -> tuple[tirx.PrimFunc, dict[str, bool]]:
     fits = l1.k * thread.m * thread.n <= MOST_UNROLLED
     doubled = fits and (thread.m + thread.n) * step <= DOUBLED
     schedule.annotate(loop, STEP, 2 if doubled else int(fits))
-    return schedule.mod["main"], {name: False for name, along in (("A_shared", along_a), ("B_shared", along_b)) if along}
+    return schedule.mod["main"], {
+        name: False for name, along in (("A_shared", along_a), ("B_shared", along_b)) if along
+    }
 
 
 def _dealt(schedule: s_tir.Schedule, line: Any, lines: Lines, axis: str) -> tuple[Any, Any]:

@@ -217,4 +217,3 @@ def intrinsics(dtype: str, transpose_a: bool, transpose_b: bool) -> Intrinsics:
     _clear(names.clear)
     _multiply(names.multiply, dtype, transpose_a, transpose_b)
     return names
-

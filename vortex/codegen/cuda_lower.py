@@ -11,6 +11,7 @@ from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
 from vortex.codegen import cuda_passes as passes
+from vortex.codegen.cuda_pipeline import multistage
 from vortex.errors import CodegenError
 
 SCALARS = ("M", "N", "K", "lda", "ldb", "ldc", "chunk", "raster")
@@ -114,7 +115,7 @@ def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzle
     scalars = {parameter.name: parameter for parameter in function.params[3:]}
     raster = scalars["raster"] = tirx.Var("raster", "int32")
     item = 4 if dtype in ("float32", "tfloat32") else 2
-    body = passes.fragments(passes.multistage(function.body))
+    body = passes.fragments(multistage(function.body))
     body = passes.swizzle(body, swizzles)
     body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, stages)
     split = tirx.LT(scalars["chunk"], scalars["K"])
@@ -126,7 +127,9 @@ def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzle
     extents, body = rasterized(body, raster)
     offsets, shared_bytes = layout(body)
     block = tuple(int(extents.get(f"threadIdx.{axis}", 1)) for axis in "xyz")
-    text = placed(printed(body, symbol, [a.pointer, b.pointer, c.pointer, *(scalars[n] for n in SCALARS)], target), offsets)
+    text = placed(
+        printed(body, symbol, [a.pointer, b.pointer, c.pointer, *(scalars[n] for n in SCALARS)], target), offsets
+    )
     return KernelSource(symbol, text, ("*A", "*B", "*C", *SCALARS), block, shared_bytes)  # type: ignore[arg-type]
 
 

@@ -15,9 +15,7 @@ ARGS = ("*W", "*C", "M", "N", "ldc", "splits")
 
 def _program(symbol: str) -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)
-    def program(
-        w: T.handle, c: T.handle, M: T.int32, N: T.int32, ldc: T.int32, splits: T.int32
-    ):
+    def program(w: T.handle, c: T.handle, M: T.int32, N: T.int32, ldc: T.int32, splits: T.int32):
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
         W = T.match_buffer(w, (splits, M * N), "float32")
         C = T.match_buffer(c, (1, M, N), "float32", strides=[M * ldc, ldc, 1])

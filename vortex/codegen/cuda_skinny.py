@@ -74,12 +74,11 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     strategy = variant.strategy
     thread, l0, l1, storage = strategy.thread, strategy.l0, strategy.l1, STORAGE[strategy.dtype]
     lanes_m, lanes_n, lanes_k = (
-        outer // inner
-        for outer, inner in ((l0.m, thread.m), (l0.n, thread.n), (l0.k, thread.k))
+        outer // inner for outer, inner in ((l0.m, thread.m), (l0.n, thread.n), (l0.k, thread.k))
     )
     if sorted((lanes_m, lanes_n, lanes_k)) != [1, 1, WARP] or l1.m % l0.m or l1.n % l0.n or l1.k % l0.k:
         raise CodegenError("the lanes of a warp must lie along one axis, and L1 be a multiple of L0")
-    side_m, side_n, deep = l1.m // l0.m, l1.n // l0.n, l1.k // l0.k
+    side_n, deep = l1.n // l0.n, l1.k // l0.k
     a = _fragment(thread.m, thread.k, not variant.transpose_a, variant)
     b = _fragment(thread.n, thread.k, variant.transpose_b, variant)
     transpose_a, transpose_b = variant.transpose_a, variant.transpose_b
@@ -95,9 +94,9 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
 
     @T.prim_func(s_tir=True)
     def program(
-        A: T.handle(storage, "global"),
-        B: T.handle(storage, "global"),
-        C: T.handle("float32", "global"),
+        A: T.handle(storage, "global"),  # type: ignore[valid-type]
+        B: T.handle(storage, "global"),  # type: ignore[valid-type]
+        C: T.handle("float32", "global"),  # type: ignore[valid-type]
         M: T.int32,
         N: T.int32,
         K: T.int32,

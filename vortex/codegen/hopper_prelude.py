@@ -51,25 +51,25 @@ VORTEX_DEVICE unsigned long long matrix(int offset, int leading, int stride) {
 }
 VORTEX_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 VORTEX_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> VORTEX_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory"); }
+template <int N> VORTEX_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
 VORTEX_DEVICE void warpgroup_barrier(int group) {
   asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
 /* Two neighbours of a row of C, or with `partial` of the float32 workspace [splits, rows, columns]. */
-VORTEX_DEVICE void store_pair_f32(float* c, bool, int split, int rows, int row, int stride, int column, float x, float y) {
-  *(float2*)(c + (((long long)split * rows + row) * stride + column)) = make_float2(x, y);
+VORTEX_DEVICE void store_pair_f32(float* c, bool, int split, int rows, int row, int ld, int column, float x, float y) {
+  *(float2*)(c + (((long long)split * rows + row) * ld + column)) = make_float2(x, y);
 }
-VORTEX_DEVICE void store_pair_f16(float* c, bool partial, int split, int rows, int row, int stride, int column, float x,
-                                  float y) {
-  if (partial) store_pair_f32(c, true, split, rows, row, stride, column, x, y);
-  else *(unsigned*)((unsigned short*)c + ((long long)row * stride + column)) = pack_f16(x, y);
-}
-VORTEX_DEVICE void store_pair_bf16(float* c, bool partial, int split, int rows, int row, int stride, int column, float x,
-                                   float y) {
-  if (partial) store_pair_f32(c, true, split, rows, row, stride, column, x, y);
-  else *(unsigned*)((unsigned short*)c + ((long long)row * stride + column)) = pack_bf16(x, y);
-}
+#define VORTEX_STORE_PAIR(kind) \
+  VORTEX_DEVICE void store_pair_##kind(float* c, bool partial, int split, int rows, int row, int ld, int column, \
+                                       float x, float y) { \
+    if (partial) store_pair_f32(c, true, split, rows, row, ld, column, x, y); \
+    else *(unsigned*)((unsigned short*)c + ((long long)row * ld + column)) = pack_##kind(x, y); \
+  }
+VORTEX_STORE_PAIR(f16)
+VORTEX_STORE_PAIR(bf16)
 
 /* Rows of 64 halves of C on their way through shared memory, 16-byte chunks exchanged as the swizzle does. */
 VORTEX_DEVICE unsigned char* staged(int offset, int row, int column) {
@@ -81,8 +81,8 @@ VORTEX_DEVICE void stage_f16(int offset, int row, int column, float x, float y) 
 VORTEX_DEVICE void stage_bf16(int offset, int row, int column, float x, float y) {
   *(unsigned*)staged(offset, row, column) = pack_bf16(x, y);
 }
-VORTEX_DEVICE void store_staged(float* c, int row, int stride, int column, int offset, int from_row, int from_column) {
-  *(uint4*)((unsigned short*)c + ((long long)row * stride + column)) = *(const uint4*)staged(offset, from_row, from_column);
+VORTEX_DEVICE void store_staged(float* c, int row, int ld, int column, int offset, int from_row, int from_column) {
+  *(uint4*)((unsigned short*)c + ((long long)row * ld + column)) = *(const uint4*)staged(offset, from_row, from_column);
 }
 """
 

@@ -1,4 +1,4 @@
-"""CUDA source in, machine code, PTX and the resources of every kernel out: by NVRTC from its wheel, or by nvcc if asked."""
+"""CUDA source in, machine code, PTX and the resources of every kernel out: by NVRTC from its wheel, or by nvcc."""
 
 from __future__ import annotations
 

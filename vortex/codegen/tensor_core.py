@@ -8,7 +8,7 @@ from tvm import s_tir, tirx
 
 from vortex.codegen.cuda_fragments import INSTRUCTIONS, SIDE, WARP, accumulator, intrinsics, operand
 from vortex.codegen.cuda_lower import KernelSource, lowered
-from vortex.codegen.cuda_passes import STAGE, STEP
+from vortex.codegen.cuda_pipeline import STAGE, STEP
 from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Variant

@@ -12,6 +12,7 @@ is all the padding. Both operands may run along k or across it, as they are give
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 from tvm import tirx
 from tvm.script import tirx as T
@@ -104,6 +105,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     step_bytes = (2 * PATTERN_BYTES if a_across else 32, 2 * PATTERN_BYTES if b_across else 32)
     steps = ROW_BYTES // 32
     per_block = columns // 2
+    block_bytes = BLOCK_ROWS * ROW_BYTES
     split = register_split(blocks * per_block, consumers)
     share_out = split is not None
     fewer, more = (f"registers_fewer<{split[0]}>", f"registers_more<{split[1]}>") if split else ("", "")
@@ -113,19 +115,19 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     store_pair = f"store_pair_{'f32' if kind == 'tf32' else kind}"
     width = gcd(columns, ROW_BYTES // 2)  # columns of C that pass through one stage at a time
 
-    def call(name, *arguments):
+    def call(name: str, *arguments: Any) -> Any:
         return T.evaluate(T.call_extern("void", name, *arguments))
 
-    def at(offset):
+    def at(offset: Any) -> Any:
         return T.call_extern("uint32", "shared_at", offset)
 
-    def matrix(offset):
+    def matrix(offset: Any) -> Any:
         return T.call_extern("uint64", "matrix", offset, group_bytes, PATTERN_BYTES)
 
-    def full(stage):
+    def full(stage: Any) -> Any:
         return at(barriers + stage * BARRIER_BYTES)
 
-    def empty(stage):
+    def empty(stage: Any) -> Any:
         return at(barriers + (stages + stage) * BARRIER_BYTES)
 
     # fmt: off
@@ -174,13 +176,14 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         else:
             if share_out:
                 call(more)
+            own: T.let[T.int32] = group * blocks * block_bytes
             sums = T.alloc_buffer((blocks * per_block,), "float32", scope="local")
             call("mbarrier_wait", full(0), 0)
             call("wgmma_fence")
             for k in T.unroll(steps):
                 for i in T.unroll(blocks):
                     call(multiply, T.address_of(sums[i * per_block]),
-                         matrix((group * blocks + i) * (BLOCK_ROWS * ROW_BYTES) + k * step_bytes[0]),
+                         matrix(own + i * block_bytes + k * step_bytes[0]),
                          matrix(b_begin + k * step_bytes[1]), T.Select(k == 0, 0, 1))
             call("wgmma_commit")
             for u in T.serial(0, tiles - 1):
@@ -190,7 +193,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                 for k in T.unroll(steps):
                     for i in T.unroll(blocks):
                         call(multiply, T.address_of(sums[i * per_block]),
-                             matrix(stage * a_stage + (group * blocks + i) * (BLOCK_ROWS * ROW_BYTES) + k * step_bytes[0]),
+                             matrix(stage * a_stage + own + i * block_bytes + k * step_bytes[0]),
                              matrix(b_begin + stage * b_stage + k * step_bytes[1]), 1)
                 call("wgmma_commit")
                 call("wgmma_wait<1>")
@@ -202,27 +205,25 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
             lane: T.let[T.int32] = thread % WARP
             partial: T.let[T.bool] = chunk < K
             top: T.let[T.int32] = row + group * s.l0.m + warp * 16
-            if through_shared:
-                # The stages of A that this warpgroup alone has read: each warp's 16 rows, 64 columns a stage.
-                if not partial:
-                    call("warpgroup_barrier", group)
-                    for i in T.unroll(blocks):
-                        for q in T.unroll(columns // width):
-                            first = T.meta_var(q * width)
-                            place = T.meta_var(q % stages * a_stage
-                                               + (group * blocks + i) * (BLOCK_ROWS * ROW_BYTES) + warp * 16 * ROW_BYTES)
-                            for g in T.unroll(width // 8):
-                                for h in T.unroll(2):
-                                    call(stage_pair, place, h * 8 + lane // 4, g * 8 + lane % 4 * 2,
-                                         sums[i * per_block + (first // 8 + g) * 4 + h * 2],
-                                         sums[i * per_block + (first // 8 + g) * 4 + h * 2 + 1])
-                            call("__syncwarp")
-                            for v in T.unroll(width // 16):
-                                from_row = T.meta_var((lane + v * WARP) // (width // 8))
-                                from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
-                                if top + i * BLOCK_ROWS + from_row < M and column + first + from_column < N:
-                                    call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
-                                         column + first + from_column, place, from_row, from_column)
+            # The stages of A that this warpgroup alone has read take C: each warp's 16 rows, `width` columns a stage.
+            if through_shared and not partial:
+                call("warpgroup_barrier", group)
+                for i in T.unroll(blocks):
+                    for q in T.unroll(columns // width):
+                        first = T.meta_var(q * width)
+                        place = T.meta_var(q % stages * a_stage + own + i * block_bytes + warp * 16 * ROW_BYTES)
+                        for g in T.unroll(width // 8):
+                            for h in T.unroll(2):
+                                call(stage_pair, place, h * 8 + lane // 4, g * 8 + lane % 4 * 2,
+                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2],
+                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2 + 1])
+                        call("__syncwarp")
+                        for v in T.unroll(width // 16):
+                            from_row = T.meta_var((lane + v * WARP) // (width // 8))
+                            from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
+                            if top + i * BLOCK_ROWS + from_row < M and column + first + from_column < N:
+                                call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
+                                     column + first + from_column, place, from_row, from_column)
             if not through_shared or partial:
                 for i in T.unroll(blocks):
                     for h in T.unroll(2):
