@@ -6,7 +6,8 @@ and its own has ended. The first tile is peeled: it clears the accumulators insi
 serializes products whose accumulators ordinary instructions have written.
 
 TMA wants rows on 16 bytes, so the widest alignment class is the only one. It fills with zeros past the operands: that
-is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone.
+is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone, and wgmma
+drops the 13 low bits that mma.sync is given rounded.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
 
     # fmt: off
     @T.prim_func
-    def program(a: T.handle("tensormap"), b: T.handle("tensormap"), c: T.handle("float32"), M: T.int32, N: T.int32,
+    def program(a: T.handle("tensormap"), b: T.handle("tensormap"), c: T.handle("float32"),  # type: ignore[valid-type]
+                M: T.int32, N: T.int32,
                 K: T.int32, ldc: T.int32, chunk: T.int32, raster: T.int32):
         block_x = T.launch_thread("blockIdx.x", (M + rows - 1) // rows * ((N + columns - 1) // columns))
         part = T.launch_thread("blockIdx.z", (K + chunk - 1) // chunk)
