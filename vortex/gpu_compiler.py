@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -69,12 +68,8 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
         ptx=hardware.arch.replace("sm_", "compute_"),
         basis=profile.basis,
         admitted=(
-            *(
-                replace(row, filter=f"{row.filter}, {backend.value}")
-                for backend, variety in zip(backends(rkernel), varieties, strict=True)
-                for row in variety.admitted
-            ),
-            Admitted("L1", "FilterBySpills, all", len(fitting)),
+            *(row for variety in varieties for row in variety.admitted),
+            Admitted("library", "FilterBySpills", len(fitting)),
         ),
         kernels=kernels,
         entries=entries,
