@@ -24,7 +24,7 @@ from vortex.gpu_profiler import CALIBRATION, Calibration, block_costs, rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuPlan, GpuSelector
 from vortex.specs import load_spec, what_if
 
-DATA = Path(__file__).with_name("published_a100.json")
+DATA, ELSEWHERE = (Path(__file__).with_name(f"published_{device}.json") for device in ("a100", "h100"))
 ALIGNED = 16
 
 # Block tile, a warp's rows and columns, stages: tiles of cublasLtMatmulTile_t that kernel names on sm_80 speak of.
@@ -64,6 +64,17 @@ TRITON = (
     ((32, 64, 64), (32, 32), 5),
     ((32, 128, 64), (32, 32), 5),
 )
+# Hopper: block tile, the rows of a warpgroup, stages that fit; cuBLAS names such tiles for sm_90.
+HOPPER = (
+    ((128, 256, 64), 64, 4),
+    ((256, 128, 64), 128, 4),
+    ((128, 192, 64), 64, 4),
+    ((128, 128, 64), 64, 6),
+    ((128, 64, 64), 64, 8),
+    ((64, 256, 64), 64, 4),
+    ((64, 128, 64), 64, 8),
+    ((64, 64, 64), 64, 8),
+)
 # CUDA cores: block tile, thread tile, stages.
 SIMT = (((256, 128, 8), (8, 16), 4), ((128, 128, 8), (8, 8), 4), ((128, 64, 8), (8, 8), 5), ((64, 64, 8), (8, 4), 5))
 
@@ -91,6 +102,10 @@ def strategies(library: str, dtype: str, tile: Sequence[int] | None = None) -> I
         for (m, n, k), (rows, columns), stages in SIMT:
             warp = Tile(rows * 4, columns * 8, 1)
             yield BlockStrategy(Backend.CUDA_CORE, dtype, warp, Tile(m, n, k), Tile(rows, columns, 1), stages)
+        return
+    if library == "hopper":
+        for (m, n, k), rows, stages in HOPPER:
+            yield BlockStrategy(Backend.HOPPER, dtype, Tile(rows, n, 16), Tile(m, n, k), Tile(64, n, 16), stages)
         return
     half = dtype != "tfloat32"
     for (m, n, k), (rows, columns), stages in CUBLAS if library == "cublas" else TRITON:
@@ -121,13 +136,13 @@ def selector(
     return GpuSelector(variants, rates(spec, calibration), costs, "computed")
 
 
-def published() -> dict[str, Any]:
-    return json.loads(DATA.read_text())
+def published(path: Path = DATA) -> dict[str, Any]:
+    return json.loads(path.read_text())
 
 
-def points(calibration: Calibration = CALIBRATION, role: str | None = None) -> list[Point]:
+def points(calibration: Calibration = CALIBRATION, role: str | None = None, path: Path = DATA) -> list[Point]:
     """Every figure of a role with its prediction, as the source's way of timing would show it."""
-    data = published()
+    data = published(path)
     found = []
     for row in data["points"]:
         if role is not None and row["role"] != role:
@@ -205,7 +220,7 @@ def table(found: Sequence[Point]) -> str:
 
 def summary(found: Sequence[Point]) -> str:
     lines = []
-    for role in ("calibrate", "validate"):
+    for role in dict.fromkeys(point.role for point in found):
         these = [point for point in found if point.role == role]
         lines.append(f"{role}: {len(these)} points, median |error| {median_error(these):.1%}")
         for source in dict.fromkeys(point.source for point in these):
@@ -229,7 +244,7 @@ def main() -> None:
         for field in fields(Calibration):
             print(f"{field.name:16} {getattr(calibration, field.name):.4g}")
         print(f"streams reach {stream_share(device('a100-sxm4-40gb', 1_410_000_000)):.3f} of DRAM's bandwidth")
-    found = points(calibration)
+    found = sorted(points(calibration), key=lambda point: point.role) + points(calibration, path=ELSEWHERE)
     if arguments.markdown:
         print(table(found) + "\n")
     print(summary(found))
