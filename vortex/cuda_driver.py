@@ -70,15 +70,22 @@ class Driver:
         name, version = ctypes.create_string_buffer(256), ctypes.c_int()
         self._check(self._calls.cuDeviceGetName(name, 256, ordinal), "cuDeviceGetName")
         self._check(self._calls.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
-        major, minor, sms, shared = (self._attribute(ordinal, which) for which in (MAJOR, MINOR, SMS, SHARED_OPTIN))
+        major, minor, sms, shared = (self.attribute(ordinal, which) for which in (MAJOR, MINOR, SMS, SHARED_OPTIN))
         return Device(ordinal, name.value.decode(errors="replace"), major, minor, sms, shared, version.value)
 
-    def _attribute(self, ordinal: int, which: int) -> int:
+    def attribute(self, ordinal: int, which: int) -> int:
+        """A figure of a device by its number in `CUdevice_attribute`."""
         value = ctypes.c_int()
         self._check(
             self._calls.cuDeviceGetAttribute(ctypes.byref(value), which, ordinal), f"cuDeviceGetAttribute {which}"
         )
         return value.value
+
+    def total_bytes(self, ordinal: int) -> int:
+        """What a device's memory holds."""
+        total = ctypes.c_size_t()
+        self._check(self._calls.cuDeviceTotalMem_v2(ctypes.byref(total), ordinal), "cuDeviceTotalMem")
+        return total.value
 
     def retain_context(self, ordinal: int) -> int:
         """The primary context of a device, which is the one that torch and CuPy use."""
