@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -110,7 +111,7 @@ def matrix(rows: int, columns: int, variant: Variant, random: np.random.Generato
     return view
 
 
-def check(variant: Variant, kernel: KernelSource, text: str, case: Case) -> Statistics:
+def check(variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False) -> Statistics:
     """Run one case; an AssertionError tells what is wrong with the kernel."""
     s, random = variant.strategy, np.random.default_rng(case.seed)
     m, n, k = case.m, case.n, case.k
@@ -133,8 +134,10 @@ def check(variant: Variant, kernel: KernelSource, text: str, case: Case) -> Stat
         values |= {"@A": TensorMap(a, box_a), "@B": TensorMap(b, box_b)}
     args = kernel.args if splits == 1 else split_args(kernel.args)
     grid = (-(-m // s.l1.m) * -(-n // s.l1.n), 1, splits)
-    how = {"timing": case.timing, "seed": case.seed, "alignment": variant.vector_bytes}
-    counted = run(text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], **how)
+    how: dict[str, Any] = {"timing": case.timing, "seed": case.seed, "alignment": variant.vector_bytes}
+    counted = run(
+        text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], traced=traced, **how
+    )
     if splits > 1:
         reduction = cuda_reduce.source(s.dtype, "sm_80")
         blocks = -(-m * n // cuda_reduce.COLUMNS)
@@ -163,9 +166,15 @@ def check(variant: Variant, kernel: KernelSource, text: str, case: Case) -> Stat
 
 
 def check_variants(variants: Sequence[Variant], arch: str, count: int) -> list[str]:
-    """What is wrong with any of some kernels, each on `count` shapes."""
+    """What is wrong with any of some kernels, each on `count` shapes; of the first also every access is looked at."""
     emulated = unit(variants, arch)
     wrong = []
+    if variants[0].strategy.backend is not Backend.HOPPER:
+        alone = unit(variants[:1], arch)
+        try:
+            check(*alone.kernels[0], alone.text, next(cases(variants[0], 1)), traced=True)
+        except EmulationError as error:
+            wrong.append(f"traced: {error}")
     for variant, kernel in emulated.kernels:
         for case in cases(variant, count):
             try:

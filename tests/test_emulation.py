@@ -102,6 +102,29 @@ def test_a_kernel_of_every_kind(family: str, index: int):
         check(variant, kernel, emulated.text, case)
 
 
+@pytest.mark.parametrize(
+    ("family", "index", "most"),
+    [
+        pytest.param(family, i, most, id=FAMILIES[family][i].name)
+        for family, i, most in [
+            ("tensor_core", 0, 0.0),
+            ("tensor_core", 3, 0.0),
+            ("tensor_core", 4, 0.1),  # C through shared memory: conflicts at the end, none in the loop
+            ("tensor_core", 9, 0.0),
+            ("tensor_core", 11, 0.0),
+            *(("cuda_core", i, 0.0) for i in (0, 1, 2, 3, 6)),
+            ("skinny", 0, 1.0),
+        ]
+    ],
+)
+def test_no_race_and_no_bank_conflicts(family: str, index: int, most: float):
+    """`most` conflicts for each access to shared memory."""
+    variant = FAMILIES[family][index]
+    alone = unit([variant], arch_of(variant))
+    counted = check(variant, alone.kernels[0][1], alone.text, next(cases(variant, 1)), traced=True)
+    assert counted.shared_accesses > 0 and counted.shared_conflicts <= most * counted.shared_accesses
+
+
 @pytest.mark.emulate
 @pytest.mark.parametrize(("hw", "dtype"), LIBRARIES)
 def test_all_kernels_of_a_library(hw: str, dtype: str):

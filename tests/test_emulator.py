@@ -366,3 +366,68 @@ class TestHopper:
     def test_a_pattern_needs_its_alignment(self):
         with pytest.raises(EmulationError, match="multiple of 1024"):
             wgmma(WGMMA.replace("__align__(1024)", "__align__(128)"), "f16", False, False, "eager")
+
+
+STRIDED = (
+    HEAD
+    + """k(float* to, int stride) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  TYPE* tile = (TYPE*)memory;
+  tile[threadIdx.x * stride] = *((const TYPE*)to + threadIdx.x);
+  __syncwarp();
+  *((TYPE*)to + threadIdx.x) = tile[threadIdx.x * stride];
+}"""
+)
+
+
+class TestTrace:
+    @pytest.mark.parametrize(
+        ("kind", "stride", "conflicts"),
+        [
+            *[("float", 1, 0), ("float", 2, 1), ("float", 32, 31), ("float", 33, 0), ("float", 0, 0)],
+            *[("float2", 1, 0), ("float2", 2, 1), ("float4", 1, 0), ("float4", 2, 1), ("float4", 8, 7)],
+        ],
+    )
+    def test_bank_conflicts_of_loads_and_stores(self, kind: str, stride: int, conflicts: int):
+        """A vector of 8 or 16 bytes goes in two or four wavefronts anyway; a word that many lanes read goes once."""
+        got, wavefronts = np.zeros(128, np.float32), {"float": 1, "float2": 2, "float4": 4}[kind]
+        source = STRIDED.replace("TYPE", kind)
+        shared = 31 * 16 * max(stride, 1) + 16
+        if stride == 0:  # one lane writes what all read
+            source = source.replace("  tile[threadIdx", "  if (threadIdx.x == 0) tile[threadIdx")
+        counted = run(source, "k", (1,), (32,), shared, [got, stride], traced=True)
+        assert counted.shared_accesses == 2 * wavefronts
+        assert counted.shared_conflicts == 2 * wavefronts * conflicts
+
+    def test_a_right_kernel_has_no_race(self):
+        given, got = np.arange(300, dtype=np.float32), np.zeros(300, np.float32)
+        counted = run(COPY, "k", (3,), (128,), 512, [given, got, 300], timing="eager", traced=True)
+        assert (got == reversed_blocks()).all() and counted.shared_conflicts == 0 and counted.shared_accesses > 0
+
+    @pytest.mark.parametrize(
+        ("lost", "told"),
+        [
+            ("  __syncthreads();\n", "a race in shared memory"),
+            ('  asm volatile("cp.async.wait_group 0;" ::: "memory");\n', "a copy is on its way"),
+        ],
+    )
+    def test_a_race_is_an_error_even_where_the_result_is_right(self, lost: str, told: str):
+        """Eager copies and threads in order: the numbers may well be right."""
+        given, got = np.arange(300, dtype=np.float32), np.zeros(300, np.float32)
+        with pytest.raises(EmulationError, match=told):
+            run(COPY.replace(lost, ""), "k", (3,), (128,), 512, [given, got, 300], timing="eager", traced=True)
+
+    def test_overwriting_what_others_may_still_read_is_a_race(self):
+        again = COPY.replace(
+            "if (i < n) to[i]", "float x = tile[127 - threadIdx.x]; tile[threadIdx.x] = x; if (i < n) to[i]"
+        )
+        given, got = np.arange(300, dtype=np.float32), np.zeros(300, np.float32)
+        with pytest.raises(EmulationError, match=r"a write after a read|a read after a write"):
+            run(again, "k", (3,), (128,), 512, [given, got, 300], timing="eager", traced=True)
+
+    def test_a_warp_barrier_orders_its_warp_only(self):
+        body = "tile[threadIdx.x] = 1.0f; __syncwarp(); to[threadIdx.x] = tile[threadIdx.x ^ FLIP];"
+        source = HEAD + "k(float* to) { __shared__ float tile[64]; " + body + " }"
+        run(source.replace("FLIP", "1"), "k", (1,), (64,), 0, [np.zeros(64, np.float32)], traced=True)
+        with pytest.raises(EmulationError, match="a race"):
+            run(source.replace("FLIP", "32"), "k", (1,), (64,), 0, [np.zeros(64, np.float32)], traced=True)

@@ -92,6 +92,18 @@ def test_every_mutant_dies(name: str):
     assert not alive
 
 
+def test_lost_barriers_are_races_whatever_runs_first():
+    variant = Variant(tensor_core("float16"), False, True, 16)
+    (_, kernel), *_ = unit([variant], "sm_80").kernels
+    mutants = list(pipeline(kernel))[:4]
+    text = "\n".join([PRELUDE, kernel.source, *(mutant.kernel.source for mutant in mutants)])
+    case = next(case for case in cases(variant, 1) if case.timing == "eager")
+    check(variant, kernel, text, case, traced=True)
+    for mutant in mutants:
+        with pytest.raises(EmulationError, match="a race in shared memory"):
+            check(variant, mutant.kernel, text, case, traced=True)
+
+
 def survives(variant: Variant, kernel: KernelSource, text: str, shapes: list[Case]) -> bool:
     try:
         for case in shapes:

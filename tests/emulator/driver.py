@@ -38,6 +38,8 @@ FLAGS = (
 )
 # A misaligned vector access must trap; aliasing is CUDA's, where emitted code reads floats as words.
 KERNEL_FLAGS = ("-O1", "-fno-strict-aliasing", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
+# A call before every access, to functions that the machine brings in place of the sanitizer's; vectors stay whole.
+TRACED_FLAGS = ("-O1", "-fno-strict-aliasing", "-fsanitize=thread", "-fno-tree-sra", "-nodefaultlibs")
 
 
 class EmulationError(AssertionError):
@@ -68,6 +70,8 @@ class Statistics:
     tensor_loads: int
     wgmma: int
     ldmatrix_conflicts: int  # wavefronts beyond the first of each eight rows
+    shared_accesses: int  # wavefronts that loads, stores and copies need at least; where traced, like the next
+    shared_conflicts: int  # wavefronts beyond those
 
 
 class Index(ctypes.Structure):
@@ -76,7 +80,8 @@ class Index(ctypes.Structure):
 
 class Launch(ctypes.Structure):
     _fields_ = [("grid", Index), ("block", Index)] + [
-        (name, ctypes.c_uint) for name in ("static_bytes", "dynamic_bytes", "dynamic_alignment", "timing", "seed")
+        (name, ctypes.c_uint)
+        for name in ("static_bytes", "dynamic_bytes", "dynamic_alignment", "timing", "seed", "traced")
     ]
 
 
@@ -146,10 +151,11 @@ def machine() -> ctypes.CDLL:
 
 
 @cache
-def compile_source(source: str) -> Compiled:
+def compile_source(source: str, traced: bool = False) -> Compiled:
     """The kernels of one source, compiled once ever."""
     translation = translate_source(source)
-    path = build(f"kernels-{digest(machine_key(), translation.text, *KERNEL_FLAGS)}", translation.text, KERNEL_FLAGS)
+    flags = TRACED_FLAGS if traced else KERNEL_FLAGS
+    path = build(f"kernels-{digest(machine_key(), translation.text, *flags)}", translation.text, flags)
     machine()
     return Compiled(ctypes.CDLL(str(path)), translation.kernels)
 
@@ -189,14 +195,16 @@ def run(
     timing: str = "random",
     seed: int = 0,
     alignment: int | None = None,
+    traced: bool = False,
 ) -> Statistics:
     """Run one grid. Arrays are operands, read and written in place; integers are int32 unless they say otherwise.
 
     Arrays keep their strides: what lies between their rows must stay as it is (NaN on the device). Each operand ends
     at a page that nobody may touch if `timing` is "eager", begins behind one if it is "lazy", and either if "random".
+    `traced` runs are slow: they look at every access to shared memory, count bank conflicts and refuse races.
     With `alignment` an operand at the front lies at a multiple of it and of nothing more.
     """
-    compiled = compile_source(source)
+    compiled = compile_source(source, traced)
     about = compiled.kernels[kernel]
     extents = [*grid, 1, 1][:3], [*block, 1, 1][:3]
     if about.most_threads is not None and np.prod(extents[1]) > about.most_threads:
@@ -235,6 +243,7 @@ def run(
         about.dynamic_alignment,
         TIMINGS.index(timing),
         seed,
+        traced,
     )
     try:
         failed = compiled.library[f"emulate_{kernel}"](ctypes.byref(launch), pointers)

@@ -104,7 +104,7 @@ inline uint32_t to_tf32(float value) {  // cvt.rna: to nearest, ties away from z
 
 struct Launch {
   Index grid, block;
-  unsigned static_bytes, dynamic_bytes, dynamic_alignment, timing, seed;
+  unsigned static_bytes, dynamic_bytes, dynamic_alignment, timing, seed, traced;
 };
 int run_grid(const Launch& launch, void (*body)(void*), void* context);
 

@@ -143,6 +143,7 @@ void run_block(Index block) {
     warp.fenced = false;
     warp.gatherings.clear();
   }
+  trace_block();
   for (;;) {
     if (machine.timing == Timing::random && machine.random(4) == 0) deliver_tensor_copy();
     if (Warp* warp = choose_warp()) {
@@ -154,6 +155,7 @@ void run_block(Index block) {
   }
   for (const Lane& lane : machine.lanes)
     if (lane.state != State::done) report_deadlock();
+  trace_barrier();
   check_window();
 }
 }  // namespace
@@ -211,6 +213,7 @@ void named_barrier(unsigned id, unsigned threads, bool wait) {
   }
   barrier->arrived = 0;
   machine.statistics.barriers++;
+  if (threads == machine.lanes.size()) trace_barrier();
   for (Lane& lane : machine.lanes)
     if (lane.state == State::at_barrier && lane.barrier == id) lane.state = State::paused;
   suspend(State::paused);
@@ -221,6 +224,7 @@ void block_barrier() { named_barrier(0, static_cast<unsigned>((machine.lanes.siz
 int run_grid(const Launch& launch, void (*body)(void*), void* context) {
   const unsigned threads = launch.block.x * launch.block.y * launch.block.z;
   machine.launch = launch;
+  machine.traced = launch.traced;
   machine.timing = static_cast<Timing>(launch.timing);
   machine.random_state = launch.seed * 2654435761ull + 1;
   machine.statistics = {};

@@ -70,7 +70,7 @@ struct Transaction {  // mbarrier
 };
 
 struct Statistics {
-  int64_t barriers, copies, ldmatrix, mma, shuffles, tensor_loads, wgmma, ldmatrix_conflicts;
+  int64_t barriers, copies, ldmatrix, mma, shuffles, tensor_loads, wgmma, ldmatrix_conflicts, shared_accesses, shared_conflicts;
 };
 
 struct Machine {
@@ -87,6 +87,7 @@ struct Machine {
   Statistics statistics{};
   char message[512] = {};
   bool failed = false;
+  bool traced = false;
 
   unsigned random(unsigned below) {
     random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
@@ -120,6 +121,13 @@ void check_window();
 char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const char* what);
 void catch_faults(bool on);
 
-// copies.cpp, transactions.cpp
+// trace.cpp: nothing happens unless the kernel was compiled for it. `where` tells instructions apart.
+void trace_block();
+void trace_barrier();
+void trace_together(unsigned warp, bool orders_memory);
+void trace_access(const void* address, unsigned bytes, bool writes, const void* where);
+void trace_copy(const void* address, unsigned bytes, bool ends, const void* where);
+
+// hopper.cpp
 bool deliver_tensor_copy();  // one of those in flight; false where there is none
 }  // namespace emulator

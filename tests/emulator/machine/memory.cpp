@@ -142,10 +142,14 @@ char* static_shared(unsigned offset, unsigned bytes) { return shared_pointer(win
 char* dynamic_shared() { return window.begin + window.dynamic_offset; }
 
 void shared_store(unsigned address, const void* from, unsigned bytes) {
-  std::memcpy(shared_pointer(address, bytes, bytes, "a store"), from, bytes);
+  char* to = shared_pointer(address, bytes, bytes, "a store");
+  trace_access(to, bytes, true, __builtin_return_address(0));
+  std::memcpy(to, from, bytes);
 }
 void shared_load(void* to, unsigned address, unsigned bytes) {
-  std::memcpy(to, shared_pointer(address, bytes, bytes, "a load"), bytes);
+  const char* from = shared_pointer(address, bytes, bytes, "a load");
+  trace_access(from, bytes, false, __builtin_return_address(0));
+  std::memcpy(to, from, bytes);
 }
 void global_store(void* to, const void* from, unsigned bytes) {
   if (reinterpret_cast<uintptr_t>(to) % bytes) fail("misaligned store of %u bytes", bytes);

@@ -27,13 +27,14 @@ void together(const char* operation, unsigned mask, void* record, Act act) {
   void* records[kWarp];
   std::memcpy(records, gathering->records, sizeof records);
   warp.gatherings.erase(warp.gatherings.begin() + (gathering - warp.gatherings.data()));
-  act(warp, mask, records);
+  if (mask == whole_warp()) trace_together(self.number / kWarp, act == nullptr);
+  if (act) act(warp, mask, records);
   for (unsigned i = 0; i < kWarp; i++)
     if (mask >> i & 1) machine.lanes[warp.first + i].state = State::runnable;
 }
 
 void warp_barrier(unsigned mask) {
-  together("__syncwarp", mask, nullptr, [](Warp&, unsigned, void**) {});
+  together("__syncwarp", mask, nullptr, nullptr);
 }
 
 unsigned active_mask() {
@@ -107,6 +108,8 @@ void load_matrices_of_warp(Warp&, unsigned, void** records) {
 
 void load_matrices(unsigned address, bool transposed, int count, unsigned* to) {
   Matrices own{address, transposed, count, to};
+  if (machine.current->number % kWarp < 8 * static_cast<unsigned>(count))
+    trace_access(shared_pointer(address, 16, 16, "ldmatrix"), 16, false, nullptr);
   static const char* const names[] = {"ldmatrix", "ldmatrix.trans"};
   together(names[transposed], whole_warp(), &own, load_matrices_of_warp);
 }
@@ -184,6 +187,7 @@ void copy_async(unsigned to, const void* from, unsigned bytes, unsigned from_byt
   if (from_bytes > bytes) fail("cp.async of %u bytes out of %u", from_bytes, bytes);
   if (from_bytes && reinterpret_cast<uintptr_t>(from) % bytes) fail("cp.async of %u bytes from a misaligned address", bytes);
   Lane& self = *machine.current;
+  trace_copy(target, bytes, false, __builtin_return_address(0));
   self.open.push_back({target, static_cast<const char*>(from), bytes, from_bytes, false});
   if (machine.now()) make(self.open.back());
 }
@@ -201,7 +205,10 @@ void copy_commit() {
 void copy_wait(unsigned pending) {
   Lane& self = *machine.current;
   while (self.groups.size() > pending) {
-    for (Copy& copy : self.groups.front()) make(copy);
+    for (Copy& copy : self.groups.front()) {
+      make(copy);
+      trace_copy(copy.to, copy.bytes, true, nullptr);
+    }
     self.groups.pop_front();
   }
 }
