@@ -46,8 +46,6 @@ class Calibration:
     """The same where an element passes through registers."""
     stage_slots: float = 16.0
     """Issue slots that a warp spends on a stage as such."""
-    stream_ahead: float = 4.0
-    """Loads of a stage that a warp of the skinny family has under way before it waits for the first."""
     start_s: float = 0.4e-6
     """From one block's end, or the launch, to the first load of the next one."""
     reduction_s: float = 2.0e-6
@@ -210,10 +208,10 @@ def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIB
 
 
 def staged(spec: GpuSpec, variant: Variant) -> bool:
-    """Whether operands pass through registers on their way to shared memory: then no load runs ahead."""
+    """Whether operands are loaded into registers: then a warp waits for them, and no load runs ahead."""
     s = variant.strategy
     if s.backend in (Backend.SKINNY, Backend.HOPPER):
-        return False
+        return s.backend is Backend.SKINNY
     return s.stages == 1 or variant.vector_bytes < 4 or not spec.async_copy
 
 
@@ -246,7 +244,6 @@ def block_cost(
     resident = resident_blocks(spec, s, registers)
     slots = resident * spec.sms
     waits = staged(spec, variant)
-    streams = s.backend is Backend.SKINNY
     run = s.item_bytes * min(
         s.l1.m if variant.transpose_a else s.l1.k,
         s.l1.k if variant.transpose_b else s.l1.n,
@@ -267,7 +264,7 @@ def block_cost(
         work=computed.work * scale if measured is None else measured.full_s / resident,
         chain=computed.chain * scale if measured is None else measured.alone_s,
         serial=float(waits and measured is None),
-        wait=1 / calibration.stream_ahead if streams else 0.0 if waits else 1 / (s.stages - 1),
+        wait=0.0 if waits else 1 / (s.stages - 1),
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
         start=calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration),
         scatter=scatter,
