@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vortex.codegen import cuda_core, cuda_reduce, cuda_skinny, nvrtc, tensor_core, tensor_core_hopper
-from vortex.codegen.cuda_lower import STORED, KernelSource
+from vortex.codegen.cuda_lower import STORED, KernelSource, alone
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Backend, Variant
@@ -114,11 +114,30 @@ def _emit_unit(
 def _fitting(
     made: list[tuple[Variant | None, KernelSource]], arch: str, compiler: str
 ) -> tuple[nvrtc.Compiled, list[tuple[Variant | None, KernelSource]]]:
-    """A translation unit and its kernels, without those that ptxas could not hold in registers."""
-    unit = nvrtc.COMPILERS[compiler]("\n".join([PRELUDE, *(kernel.source for _, kernel in made)]), arch)
-    used = unit.resources
-    fitting = [row for row in made if not (used[row[1].symbol].spills or used[row[1].symbol].stack)]
-    return (unit, made) if len(fitting) == len(made) else _fitting(fitting, arch, compiler)
+    """A translation unit and its kernels, without those that ptxas cannot hold in registers.
+
+    ptxas saves registers for the sake of other blocks, now and then by spilling a few: a kernel that spills is tried
+    again with one block's registers promised to it.
+    """
+
+    def compiled(rows: list[tuple[Variant | None, KernelSource]]) -> nvrtc.Compiled:
+        return nvrtc.COMPILERS[compiler]("\n".join([PRELUDE, *(kernel.source for _, kernel in rows)]), arch)
+
+    def fits(unit: nvrtc.Compiled, kernel: KernelSource) -> bool:
+        used = unit.resources[kernel.symbol]
+        return not (used.spills or used.stack)
+
+    unit = compiled(made)
+    spilled = {kernel.symbol: alone(kernel) for _, kernel in made if not fits(unit, kernel)}
+    if not spilled:
+        return unit, made
+    second = compiled([(None, kernel) for kernel in spilled.values()])
+    kept = [
+        (variant, spilled.get(kernel.symbol, kernel))
+        for variant, kernel in made
+        if kernel.symbol not in spilled or fits(second, kernel)
+    ]
+    return compiled(kept), kept
 
 
 def units(variants: Sequence[Variant], workers: int) -> list[list[Variant]]:

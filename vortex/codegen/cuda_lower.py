@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -28,6 +28,11 @@ class KernelSource:
     args: tuple[str, ...]
     block: tuple[int, int, int]
     shared_bytes: int
+
+
+def alone(kernel: KernelSource) -> KernelSource:
+    """The same kernel, promised the registers of a block that has an SM to itself."""
+    return replace(kernel, source=re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", kernel.source))
 
 
 def cuda_target(arch: str) -> Target:

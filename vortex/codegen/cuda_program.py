@@ -10,6 +10,7 @@ workspace of partial sums, dense in [splits, m, n].
 
 from __future__ import annotations
 
+from math import gcd, prod
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -98,9 +99,24 @@ def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bo
 
 
 def copy_stage(schedule: s_tir.Schedule, copy: Any, threads: tuple[int, int, int], vector: int) -> None:
-    """The block's threads, of extents z, y and x, copy a stage together, `vector` elements each at a time."""
-    fused = schedule.fuse(*schedule.get_loops(copy)[-2:])
-    turn, *axes, wide = schedule.split(fused, [None, *threads, vector])
+    """The block's threads, of extents z, y and x, copy a stage together, `vector` elements each at a time.
+
+    In one turn they take some columns of some rows, so that a thread's addresses differ by constants and whole rows: no
+    division by an odd width, and few registers.
+    """
+    count = prod(threads)
+    row, column = schedule.get_loops(copy)[-2:]
+    rows, columns = (int(schedule.get(loop).extent) for loop in (row, column))
+    side = gcd(columns // vector, count)
+    if rows % (count // side):
+        fused = schedule.fuse(row, column)
+        turn, *axes, wide = schedule.split(fused, [None, *threads, vector])
+    else:
+        turn_row, row = schedule.split(row, [None, count // side])
+        turn_column, column, wide = schedule.split(column, [None, side, vector])
+        schedule.reorder(turn_row, turn_column, row, column, wide)
+        turn = schedule.fuse(turn_row, turn_column)
+        axes = schedule.split(schedule.fuse(row, column), list(threads))
     schedule.unroll(turn)
     for axis, extent, loop in zip("zyx", threads, axes, strict=True):
         if extent > 1 or axis == "x":

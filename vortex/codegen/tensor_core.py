@@ -13,6 +13,9 @@ from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Variant
 
+MOST_REGISTERS = 200
+"""Accumulators and two sets of fragments of a thread: with more, the next fragments are read when there is room."""
+
 
 def _batched(index_map: Any) -> Any:
     """The same map below the axis of splits."""
@@ -110,7 +113,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     schedule.unroll(tile_i)
     schedule.unroll(tile_j)
     schedule.annotate(stage, STAGE, strategy.stages)
-    schedule.annotate(step, STEP, 2)
+    fragments = (l0.m + l0.n) * depth * strategy.item_bytes // (4 * WARP)
+    schedule.annotate(step, STEP, 2 if strategy.accumulators + 2 * fragments <= MOST_REGISTERS else 1)
     return schedule.mod["main"]
 
 

@@ -21,12 +21,12 @@ extern "C" __global__ void __launch_bounds__(128) cc_f32_64x128x16_l0_32x64x1_t8
   for (int early = 0; early < 2; ++early) {
     if (early < ((chunk + 15) >> 4)) {
       #pragma unroll
-      for (int ax0_ax1_fused_0 = 0; ax0_ax1_fused_0 < 2; ++ax0_ax1_fused_0) {
-        cp_async_16((&(A_shared_ptr[((((((early * 1024) + (ax0_ax1_fused_0 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + ((((int)threadIdx.x) >> 2) * 16)) + (((((int)threadIdx.x) & 3) ^ ((int)threadIdx.y)) * 4))])), ((void*)at(A, (((((row_block * 64) + (ax0_ax1_fused_0 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)), lda, (((early * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)))), (((((((row_block * 64) + (ax0_ax1_fused_0 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)) < M) && ((((early * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) < K)));
+      for (int ax0_0_ax1_0_fused = 0; ax0_0_ax1_0_fused < 2; ++ax0_0_ax1_0_fused) {
+        cp_async_16((&(A_shared_ptr[((((((early * 1024) + (ax0_0_ax1_0_fused * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + ((((int)threadIdx.x) >> 2) * 16)) + (((((int)threadIdx.x) & 3) ^ ((int)threadIdx.y)) * 4))])), ((void*)at(A, (((((row_block * 64) + (ax0_0_ax1_0_fused * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)), lda, (((early * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)))), (((((((row_block * 64) + (ax0_0_ax1_0_fused * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)) < M) && ((((early * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) < K)));
       }
       #pragma unroll
-      for (int ax0_ax1_fused_0_1 = 0; ax0_ax1_fused_0_1 < 4; ++ax0_ax1_fused_0_1) {
-        cp_async_16((&(B_shared_ptr[(((((early * 2048) + (ax0_ax1_fused_0_1 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4))])), ((void*)at(B, ((((early * 16) + (ax0_ax1_fused_0_1 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)), ldb, (((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)))), (((((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)) < N) && (((((early * 16) + (ax0_ax1_fused_0_1 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) < K)));
+      for (int ax0_0_ax1_0_fused_1 = 0; ax0_0_ax1_0_fused_1 < 4; ++ax0_0_ax1_0_fused_1) {
+        cp_async_16((&(B_shared_ptr[(((((early * 2048) + (ax0_0_ax1_0_fused_1 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4))])), ((void*)at(B, ((((early * 16) + (ax0_0_ax1_0_fused_1 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)), ldb, (((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)))), (((((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)) < N) && (((((early * 16) + (ax0_0_ax1_0_fused_1 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) < K)));
       }
     }
     cp_async_commit();
@@ -36,12 +36,12 @@ extern "C" __global__ void __launch_bounds__(128) cc_f32_64x128x16_l0_32x64x1_t8
     __syncthreads();
     if ((k_0 + 2) < ((chunk + 15) >> 4)) {
       #pragma unroll
-      for (int ax0_ax1_fused_0_2 = 0; ax0_ax1_fused_0_2 < 2; ++ax0_ax1_fused_0_2) {
-        cp_async_16((&(A_shared_ptr[((((((((k_0 + 2) % 3) * 1024) + (ax0_ax1_fused_0_2 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + ((((int)threadIdx.x) >> 2) * 16)) + (((((int)threadIdx.x) & 3) ^ ((int)threadIdx.y)) * 4))])), ((void*)at(A, (((((row_block * 64) + (ax0_ax1_fused_0_2 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)), lda, ((((k_0 * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) + 32))), (((((((row_block * 64) + (ax0_ax1_fused_0_2 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)) < M) && (((((k_0 * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) + 32) < K)));
+      for (int ax0_0_ax1_0_fused_2 = 0; ax0_0_ax1_0_fused_2 < 2; ++ax0_0_ax1_0_fused_2) {
+        cp_async_16((&(A_shared_ptr[((((((((k_0 + 2) % 3) * 1024) + (ax0_0_ax1_0_fused_2 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + ((((int)threadIdx.x) >> 2) * 16)) + (((((int)threadIdx.x) & 3) ^ ((int)threadIdx.y)) * 4))])), ((void*)at(A, (((((row_block * 64) + (ax0_0_ax1_0_fused_2 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)), lda, ((((k_0 * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) + 32))), (((((((row_block * 64) + (ax0_0_ax1_0_fused_2 * 32)) + (((int)threadIdx.z) * 8)) + (((int)threadIdx.y) * 2)) + (((int)threadIdx.x) >> 2)) < M) && (((((k_0 * 16) + ((((int)threadIdx.x) & 3) * 4)) + (((int)blockIdx.z) * chunk)) + 32) < K)));
       }
       #pragma unroll
-      for (int ax0_ax1_fused_0_3 = 0; ax0_ax1_fused_0_3 < 4; ++ax0_ax1_fused_0_3) {
-        cp_async_16((&(B_shared_ptr[(((((((k_0 + 2) % 3) * 2048) + (ax0_ax1_fused_0_3 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4))])), ((void*)at(B, (((((k_0 * 16) + (ax0_ax1_fused_0_3 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) + 32), ldb, (((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)))), (((((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)) < N) && ((((((k_0 * 16) + (ax0_ax1_fused_0_3 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) + 32) < K)));
+      for (int ax0_0_ax1_0_fused_3 = 0; ax0_0_ax1_0_fused_3 < 4; ++ax0_0_ax1_0_fused_3) {
+        cp_async_16((&(B_shared_ptr[(((((((k_0 + 2) % 3) * 2048) + (ax0_0_ax1_0_fused_3 * 512)) + (((int)threadIdx.z) * 128)) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4))])), ((void*)at(B, (((((k_0 * 16) + (ax0_0_ax1_0_fused_3 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) + 32), ldb, (((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)))), (((((column_block * 128) + (((int)threadIdx.y) * 32)) + (((int)threadIdx.x) * 4)) < N) && ((((((k_0 * 16) + (ax0_0_ax1_0_fused_3 * 4)) + (((int)blockIdx.z) * chunk)) + ((int)threadIdx.z)) + 32) < K)));
       }
     }
     cp_async_commit();

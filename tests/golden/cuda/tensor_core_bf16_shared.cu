@@ -22,12 +22,12 @@ extern "C" __global__ void __launch_bounds__(128) tc_bf16_64x64x32_l0_32x32x16_t
   for (int early = 0; early < 2; ++early) {
     if (early < ((chunk + 31) >> 5)) {
       #pragma unroll
-      for (int ax0_ax1_fused_0 = 0; ax0_ax1_fused_0 < 2; ++ax0_ax1_fused_0) {
-        cp_async_16((&(A_shared_ptr[(((((early * 2048) + (ax0_ax1_fused_0 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(A, ((((row_block * 64) + (ax0_ax1_fused_0 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), lda, (((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)))), ((((((row_block * 64) + (ax0_ax1_fused_0 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < M) && ((((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) < K)));
+      for (int ax0_0_ax1_0_fused = 0; ax0_0_ax1_0_fused < 2; ++ax0_0_ax1_0_fused) {
+        cp_async_16((&(A_shared_ptr[(((((early * 2048) + (ax0_0_ax1_0_fused * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(A, ((((row_block * 64) + (ax0_0_ax1_0_fused * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), lda, (((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)))), ((((((row_block * 64) + (ax0_0_ax1_0_fused * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < M) && ((((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) < K)));
       }
       #pragma unroll
-      for (int ax0_ax1_fused_0_1 = 0; ax0_ax1_fused_0_1 < 2; ++ax0_ax1_fused_0_1) {
-        cp_async_16((&(B_shared_ptr[(((((early * 2048) + (ax0_ax1_fused_0_1 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(B, ((((column_block * 64) + (ax0_ax1_fused_0_1 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), ldb, (((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)))), ((((((column_block * 64) + (ax0_ax1_fused_0_1 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < N) && ((((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) < K)));
+      for (int ax0_0_ax1_0_fused_1 = 0; ax0_0_ax1_0_fused_1 < 2; ++ax0_0_ax1_0_fused_1) {
+        cp_async_16((&(B_shared_ptr[(((((early * 2048) + (ax0_0_ax1_0_fused_1 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(B, ((((column_block * 64) + (ax0_0_ax1_0_fused_1 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), ldb, (((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)))), ((((((column_block * 64) + (ax0_0_ax1_0_fused_1 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < N) && ((((early * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) < K)));
       }
     }
     cp_async_commit();
@@ -60,12 +60,12 @@ extern "C" __global__ void __launch_bounds__(128) tc_bf16_64x64x32_l0_32x32x16_t
       if (k_0_1 == 0) {
         if ((k_0_0 + 2) < ((chunk + 31) >> 5)) {
           #pragma unroll
-          for (int ax0_ax1_fused_0_2 = 0; ax0_ax1_fused_0_2 < 2; ++ax0_ax1_fused_0_2) {
-            cp_async_16((&(A_shared_ptr[(((((((k_0_0 + 2) % 3) * 2048) + (ax0_ax1_fused_0_2 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(A, ((((row_block * 64) + (ax0_ax1_fused_0_2 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), lda, ((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64))), ((((((row_block * 64) + (ax0_ax1_fused_0_2 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < M) && (((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64) < K)));
+          for (int ax0_0_ax1_0_fused_2 = 0; ax0_0_ax1_0_fused_2 < 2; ++ax0_0_ax1_0_fused_2) {
+            cp_async_16((&(A_shared_ptr[(((((((k_0_0 + 2) % 3) * 2048) + (ax0_0_ax1_0_fused_2 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(A, ((((row_block * 64) + (ax0_0_ax1_0_fused_2 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), lda, ((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64))), ((((((row_block * 64) + (ax0_0_ax1_0_fused_2 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < M) && (((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64) < K)));
           }
           #pragma unroll
-          for (int ax0_ax1_fused_0_3 = 0; ax0_ax1_fused_0_3 < 2; ++ax0_ax1_fused_0_3) {
-            cp_async_16((&(B_shared_ptr[(((((((k_0_0 + 2) % 3) * 2048) + (ax0_ax1_fused_0_3 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(B, ((((column_block * 64) + (ax0_ax1_fused_0_3 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), ldb, ((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64))), ((((((column_block * 64) + (ax0_ax1_fused_0_3 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < N) && (((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64) < K)));
+          for (int ax0_0_ax1_0_fused_3 = 0; ax0_0_ax1_0_fused_3 < 2; ++ax0_0_ax1_0_fused_3) {
+            cp_async_16((&(B_shared_ptr[(((((((k_0_0 + 2) % 3) * 2048) + (ax0_0_ax1_0_fused_3 * 1024)) + (((int)threadIdx.y) * 256)) + ((((int)threadIdx.x) >> 2) * 32)) + (((((int)threadIdx.x) & 3) ^ (((int)threadIdx.x) >> 3)) * 8))])), ((void*)at(B, ((((column_block * 64) + (ax0_0_ax1_0_fused_3 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)), ldb, ((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64))), ((((((column_block * 64) + (ax0_0_ax1_0_fused_3 * 32)) + (((int)threadIdx.y) * 8)) + (((int)threadIdx.x) >> 2)) < N) && (((((k_0_0 * 32) + ((((int)threadIdx.x) & 3) * 8)) + (((int)blockIdx.z) * chunk)) + 64) < K)));
           }
         }
         cp_async_commit();
@@ -96,9 +96,9 @@ extern "C" __global__ void __launch_bounds__(128) tc_bf16_64x64x32_l0_32x32x16_t
   }
   __syncwarp();
   #pragma unroll
-  for (int ax0_ax1_fused_0_4 = 0; ax0_ax1_fused_0_4 < 8; ++ax0_ax1_fused_0_4) {
-    if ((((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0_4 * 4)) + (((int)threadIdx.x) >> 3)) < M) && ((((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)) < N)) {
-      store_bf16_4(C, (chunk < K), ((int)blockIdx.z), M, ((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0_4 * 4)) + (((int)threadIdx.x) >> 3)), ldc, (((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)), (&(product_shared_ptr[((((((((int)threadIdx.y) >> 1) * 2048) + (ax0_ax1_fused_0_4 * 256)) + ((((int)threadIdx.x) >> 3) * 64)) + (((((((int)threadIdx.y) & 1) * 4) + ((((int)threadIdx.x) & 7) >> 1)) ^ (((int)threadIdx.x) >> 3)) * 8)) + ((((int)threadIdx.x) & 1) * 4))])));
+  for (int ax0_ax1_fused_0 = 0; ax0_ax1_fused_0 < 8; ++ax0_ax1_fused_0) {
+    if ((((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0 * 4)) + (((int)threadIdx.x) >> 3)) < M) && ((((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)) < N)) {
+      store_bf16_4(C, (chunk < K), ((int)blockIdx.z), M, ((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0 * 4)) + (((int)threadIdx.x) >> 3)), ldc, (((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)), (&(product_shared_ptr[((((((((int)threadIdx.y) >> 1) * 2048) + (ax0_ax1_fused_0 * 256)) + ((((int)threadIdx.x) >> 3) * 64)) + (((((((int)threadIdx.y) & 1) * 4) + ((((int)threadIdx.x) & 7) >> 1)) ^ (((int)threadIdx.x) >> 3)) * 8)) + ((((int)threadIdx.x) & 1) * 4))])));
     }
   }
 }
