@@ -34,7 +34,7 @@ Prices = npt.NDArray[np.float32]
 SAMPLES = 224
 BASES = (2, 3, 5)
 """Of the three Halton sequences: evenly spread, and the same in every build."""
-TOLERANCE = 0.05
+TOLERANCE = 0.06
 """What the library may lose to the best candidate on any sample."""
 NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
@@ -44,7 +44,7 @@ TIE = 0.002
 """Mean costs closer than this are equal: the model does not tell them apart."""
 COPIES = 24
 """Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not."""
-SECOND = 3.0
+SECOND = 2.5
 """How much more a backend may lose that is not the fastest one for the operands: it serves few of the shapes."""
 
 
