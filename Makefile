@@ -45,7 +45,7 @@ $(VENV)/created:
 
 # Editable: a changed module needs no new installation, a changed pyproject.toml does. (setuptools warns of that mode.)
 $(VENV)/installed: $(VENV)/created pyproject.toml
-	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,dev]' < /dev/null
+	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,cuda,dev]' < /dev/null
 	touch $@
 
 $(VENV)/eval-installed: $(VENV)/installed eval/requirements.txt
