@@ -60,6 +60,7 @@ FAMILIES = {
         *(Variant(tensor_core("bfloat16", "shared"), *layout, 16) for layout in LAYOUTS[:2]),
         *(Variant(tensor_core("tfloat32"), *layout, 16) for layout in LAYOUTS),
         Variant(tensor_core("tfloat32"), True, False, 4),
+        *(Variant(tensor_core("float16", stages=stages), False, True, 16) for stages in (1, 5)),
     ],
     "cuda_core": [
         *(Variant(cuda_core("float32"), *layout, 16) for layout in LAYOUTS),

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.translation import Kernel, translate_source
+from vortex.affinity import cpu_flags
 
 TIMINGS = ("eager", "lazy", "random")  # when asynchronous copies and products happen
 MACHINE = Path(__file__).parent / "machine"
@@ -134,7 +135,8 @@ def digest(*texts: str) -> str:
 
 @cache
 def machine_key() -> str:
-    return digest(*(path.read_text() for path in sorted(MACHINE.rglob("*.*"))), *FLAGS)
+    """Of everything that compiled kernels depend on beside their own text."""
+    return digest(*(path.read_text() for path in sorted(MACHINE.rglob("*.*"))), *FLAGS, *sorted(cpu_flags()))
 
 
 @cache
