@@ -108,7 +108,8 @@ def placed(text: str, offsets: dict[str, int]) -> str:
         name = match[2].removesuffix("_ptr")
         return f"{match[1]}* const {match[2]} = ({match[1]}*)(shared_memory + {offsets[name]});"
 
-    return _SHARED.sub(part, text)
+    # The loop that takes C from shared memory to its place: unrolled whole, it is half of the kernel's code.
+    return _SHARED.sub(part, text).replace("__syncwarp();\n  for ", "__syncwarp();\n  #pragma unroll 4\n  for ")
 
 
 def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzles: dict[str, bool]) -> KernelSource:

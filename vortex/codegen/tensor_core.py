@@ -28,6 +28,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     l0, l1, depth = strategy.l0, strategy.l1, INSTRUCTIONS[strategy.dtype].depth
     if l0.m % SIDE or l0.n % SIDE or l0.k % depth or l1.m % l0.m or l1.n % l0.n or l1.k % l0.k:
         raise CodegenError(f"{strategy}: L0 must be a multiple of {SIDE}x{SIDE}x{depth}, and L1 of L0")
+    if (strategy.thread.m, strategy.thread.n, strategy.thread.k) != (SIDE, SIDE // 2, depth):
+        raise CodegenError(f"no code for an instruction of another shape than {SIDE}x{SIDE // 2}x{depth}")
     names = intrinsics(strategy.dtype, variant.transpose_a, variant.transpose_b)
     program = gemm(variant.name, strategy.dtype, l1, variant.transpose_a, variant.transpose_b)
     schedule = s_tir.Schedule(program)
@@ -106,8 +108,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     schedule.reverse_compute_inline(schedule.get_sblock("C"))
     if staged is not None:
         fused = schedule.fuse(*schedule.get_loops(staged)[-2:])
-        turn, lanes, vector = schedule.split(fused, [None, WARP, min(4, variant.vector_bytes // _item(strategy.dtype))])
-        schedule.unroll(turn)
+        _, lanes, vector = schedule.split(fused, [None, WARP, min(4, variant.vector_bytes // _item(strategy.dtype))])
         schedule.bind(lanes, "threadIdx.x")
         schedule.vectorize(vector)
     schedule.unroll(tile_i)

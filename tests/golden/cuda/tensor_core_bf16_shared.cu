@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(128) tc_bf16_64x64x32_l0_32x32x16_t
     }
   }
   __syncwarp();
-  #pragma unroll
+  #pragma unroll 4
   for (int ax0_ax1_fused_0 = 0; ax0_ax1_fused_0 < 8; ++ax0_ax1_fused_0) {
     if ((((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0 * 4)) + (((int)threadIdx.x) >> 3)) < M) && ((((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)) < N)) {
       store_bf16_4(C, (chunk < K), ((int)blockIdx.z), M, ((((row_block * 64) + ((((int)threadIdx.y) >> 1) * 32)) + (ax0_ax1_fused_0 * 4)) + (((int)threadIdx.x) >> 3)), ldc, (((column_block * 64) + ((((int)threadIdx.y) & 1) * 32)) + ((((int)threadIdx.x) & 7) * 4)), (&(product_shared_ptr[((((((((int)threadIdx.y) >> 1) * 2048) + (ax0_ax1_fused_0 * 256)) + ((((int)threadIdx.x) >> 3) * 64)) + (((((((int)threadIdx.y) & 1) * 4) + ((((int)threadIdx.x) & 7) >> 1)) ^ (((int)threadIdx.x) >> 3)) * 8)) + ((((int)threadIdx.x) & 1) * 4))])));
