@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -10,16 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from test_codegen_cuda import GOLDEN, UPDATE, an_nvrtc, disassembler
 
 from vortex.candidates import Tile
 from vortex.codegen import nvrtc, tensor_core_hopper
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
-
-needs_nvrtc = pytest.mark.skipif(
-    importlib.util.find_spec("nvidia") is None, reason="compiles for CUDA: needs the wheel nvidia-cuda-nvrtc"
-)
 
 
 def hopper(
@@ -44,7 +41,7 @@ def compiled(variant: Variant) -> nvrtc.Compiled:
     return nvrtc.compile_nvrtc(PRELUDE + tensor_core_hopper.source(variant, "sm_90a").source, "sm_90a")
 
 
-@needs_nvrtc
+@an_nvrtc
 @pytest.mark.parametrize("variant", HEAVY, ids=lambda variant: variant.name)
 class TestMachineCode:
     def test_everything_stays_in_registers(self, variant: Variant):
@@ -67,21 +64,33 @@ class TestMachineCode:
 
     def test_products_are_not_serialized(self, variant: Variant, tmp_path: Path):
         """ptxas would wait after each of them: here one waits inside the loop and one behind it, however unrolled."""
-        cuobjdump = shutil.which("cuobjdump") or next(map(str, wheel_tools("cuobjdump")), None)
+        cuobjdump = shutil.which("cuobjdump") or disassembler()
         if cuobjdump is None:
             pytest.skip("reads machine code: needs cuobjdump, of the CUDA toolkit or the wheel nvidia-cuda-cuobjdump")
         (tmp_path / "kernel.cubin").write_bytes(compiled(variant).cubin)
-        command = [cuobjdump, "--dump-sass", str(tmp_path / "kernel.cubin")]
+        command = [str(cuobjdump), "--dump-sass", str(tmp_path / "kernel.cubin")]
         sass = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         products, waits = sass.count("HGMMA"), sass.count("WARPGROUP.DEPBAR")
         assert products >= 8 and "UTMALDG" in sass and "USETMAXREG" in sass
         assert waits <= products // 4 and not re.search(r"\b(LDL|STL)\b", sass)
 
 
-def wheel_tools(name: str) -> list[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    roots = (spec.submodule_search_locations or []) if spec is not None else []
-    return [path for root in roots for path in Path(root).glob(f"*/bin/{name}")]
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("tensor_core_hopper_f16", hopper("float16", (64, 64), 128, 4, at=False, bt=False)),
+        ("tensor_core_hopper_tf32", hopper("tfloat32", (64, 128), 64, 3, "direct", at=False, bt=True)),
+    ],
+)
+def test_the_text_is_the_recorded_one(name: str, variant: Variant):
+    """`UPDATE_GOLDEN=1 pytest tests/test_tensor_core_hopper.py` writes them anew."""
+    made = tensor_core_hopper.source(variant, "sm_90a")
+    header = f"// args {', '.join(made.args)}; block {made.block}; {made.shared_bytes} bytes of shared memory\n"
+    text = header + made.source[made.source.index('extern "C"') :]
+    path = GOLDEN / f"{name}.cu"
+    if os.environ.get(UPDATE):
+        path.write_text(text)
+    assert text == path.read_text(), f"the emitted source changed; if meant, run with {UPDATE}=1"
 
 
 class TestRefusals:
