@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +26,7 @@ ELEMENTS = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+MAP_NORESERVE = 0x4000  # mman.h of Linux; Python has a name for it from 3.13 on
 LARGEST = {"float32": 8, "tfloat32": 8, "float16": 3, "bfloat16": 2}
 """Of the integers in operands: products and their sums stay exact in float32."""
 ROUNDING = {"float32": 2.0**-24, "tfloat32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -43,6 +45,8 @@ class Case:
     splits: int = 1
     exact: bool = True
     """Integers, and a result that must be equal; else normal numbers against float64."""
+    leading: int = 0
+    """Elements between rows of A and of C, if not the least that are uneven."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,18 @@ def cases(variant: Variant, count: int, seed: int = 0) -> Iterator[Case]:
         )
 
 
-def matrix(rows: int, columns: int, variant: Variant, random: np.random.Generator, *, exact: bool) -> Array:
-    """A read-only operand whose rows lie as badly as the alignment class allows."""
+def matrix(
+    rows: int, columns: int, variant: Variant, random: np.random.Generator, *, exact: bool, leading: int = 0
+) -> Array:
+    """A read-only operand whose rows lie as badly as the alignment class allows, or `leading` elements apart."""
     s = variant.strategy
     element, vector = ELEMENTS[s.dtype], max(1, variant.vector_bytes // s.item_bytes)
-    leading = rounded_up(columns, vector) + vector
-    if leading // vector % 2 == 0:
-        leading += vector  # rows on odd multiples of the class
-    whole = np.zeros((rows, leading), element)
+    if not leading:
+        leading = rounded_up(columns, vector) + vector
+        if leading // vector % 2 == 0:
+            leading += vector  # rows on odd multiples of the class
+    memory = mmap(-1, rows * leading * element.itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+    whole = np.frombuffer(memory, element).reshape(rows, leading)
     largest = LARGEST[s.dtype]
     values = (
         random.integers(-largest, largest + 1, (rows, columns)) if exact else random.standard_normal((rows, columns))
@@ -115,9 +123,9 @@ def check(variant: Variant, kernel: KernelSource, text: str, case: Case, *, trac
     """Run one case; an AssertionError tells what is wrong with the kernel."""
     s, random = variant.strategy, np.random.default_rng(case.seed)
     m, n, k = case.m, case.n, case.k
-    a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact)
+    a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact, leading=case.leading)
     b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=case.exact)
-    c = matrix(m, n, variant, random, exact=True)
+    c = matrix(m, n, variant, random, exact=True, leading=case.leading)
     c.flags.writeable = True
     c[...] = np.nan
     item = s.item_bytes

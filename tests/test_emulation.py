@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 from needs import an_emulator
-from products import Unit, cases, check, check_variants, unit
+from products import Case, Unit, cases, check, check_variants, unit
 
 from vortex.candidates import Tile
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
@@ -101,6 +101,14 @@ def test_a_kernel_of_every_kind(family: str, index: int):
     variant, kernel = emulated.kernels[index]
     for case in cases(variant, 4):
         check(variant, kernel, emulated.text, case)
+
+
+@pytest.mark.parametrize(("family", "index"), [("tensor_core", 1), ("cuda_core", 1), ("skinny", 1), ("hopper", 1)])
+@pytest.mark.parametrize("timing", ["eager", "lazy"])
+def test_offsets_beyond_32_bits(family: str, index: int, timing: str):
+    """The third row of A and of C begins past 2^31 elements."""
+    variant, kernel = compiled(family).kernels[index]
+    check(variant, kernel, compiled(family).text, Case(3, 40, 96, timing, 0, leading=(1 << 30) + 64))
 
 
 @pytest.mark.parametrize(

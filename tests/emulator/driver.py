@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from emulator.translation import Kernel, translate_source
 from vortex.affinity import cpu_flags
 
+HUGE = 1 << 30
+"""Bytes of an operand beyond which what lies between its rows is neither poisoned nor checked."""
 TIMINGS = ("eager", "lazy", "random")  # when asynchronous copies and products happen
 MACHINE = Path(__file__).parent / "machine"
 CACHE = Path(__file__).parents[2] / "build" / "emulator"
@@ -288,7 +290,7 @@ def aligned(structure: type[Map], alignment: int) -> Map:
 
 def check_gaps(kernel: str, timing: str, copy: NDArray[np.generic]) -> None:
     """What lies between the rows of an operand was poisoned and must still be."""
-    if copy.ndim != 2 or copy.size == 0 or copy.strides[0] == copy.shape[1] * copy.itemsize:
+    if copy.ndim != 2 or copy.size == 0 or copy.strides[0] == copy.shape[1] * copy.itemsize or span(copy) > HUGE:
         return
     rows, row_bytes = copy.shape[0] - 1, copy.shape[1] * copy.itemsize
     gaps = np.ndarray((rows, copy.strides[0] - row_bytes), np.uint8, copy.base, row_bytes, (copy.strides[0], 1))

@@ -14,6 +14,7 @@ Window window{};
 namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kGuard = 16 << 20;  // wide: an access that is some rows off still ends here
+constexpr size_t kHuge = 1 << 30;
 constexpr int kPoison = 0xff;        // NaN in every format, and an index that leads nowhere
 
 struct Region {
@@ -35,9 +36,12 @@ Region reserve(size_t bytes, bool at_front, size_t offset, const char* name) {
   region.mapped = region.reserved + kGuard;
   region.last = region.mapped + pages;
   mprotect(region.mapped, pages, PROT_READ | PROT_WRITE);
-  std::memset(region.mapped, kPoison, pages);
   region.begin = at_front ? region.mapped + offset : region.last - bytes;
   region.end = region.begin + bytes;
+  // A matrix of many gigabytes is mostly what lies between its rows: that stays as the host gives it, zero and unused.
+  const bool is_huge = pages > kHuge;
+  std::memset(region.mapped, kPoison, is_huge ? static_cast<size_t>(region.begin - region.mapped) : pages);
+  std::memset(region.end, kPoison, static_cast<size_t>(region.last - region.end));
   std::snprintf(region.name, sizeof region.name, "%s", name);
   return region;
 }
