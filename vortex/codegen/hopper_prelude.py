@@ -54,6 +54,11 @@ VORTEX_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligne
 template <int N> VORTEX_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
+/* The wait does not name the registers that products have written: here they are, so that no read moves before it. */
+template <int N> VORTEX_DEVICE void settled(float* sums) {
+  #pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
+}
 VORTEX_DEVICE void warpgroup_barrier(int group) {
   asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }

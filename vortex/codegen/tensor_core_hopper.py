@@ -112,6 +112,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     fewer, more = (f"registers_fewer<{split[0]}>", f"registers_more<{split[1]}>") if split else ("", "")
     multiply = wgmma_name(columns, kind, (a_across, b_across))
     through_shared = s.store == "shared" and kind != "tf32"
+    settled = f"settled<{blocks * per_block}>"
     stage_pair = f"stage_{kind}"
     store_pair = f"store_pair_{'f32' if kind == 'tf32' else kind}"
     width = gcd(columns, ROW_BYTES // 2)  # columns of C that pass through one stage at a time
@@ -202,6 +203,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                 if thread % WARP == 0:
                     call("mbarrier_arrive", empty(u % stages))
             call("wgmma_wait<0>")
+            call(settled, T.address_of(sums[0]))
             # Of lane 4 r + q and sum 4 g + 2 h + v: row 16 warp + 8 h + r, column 8 g + 2 q + v.
             warp: T.let[T.int32] = thread % GROUP // WARP
             lane: T.let[T.int32] = thread % WARP

@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(384) hp_f16_128x64x64_l0_64x64x16_t
       }
     }
     wgmma_wait<0>();
+    settled<32>((&(sums_ptr[0])));
     int warp = ((((int)threadIdx.x) & 127) >> 5);
     int lane = (((int)threadIdx.x) & 31);
     bool partial = (chunk < K);

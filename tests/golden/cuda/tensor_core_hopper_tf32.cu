@@ -57,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) hp_tf32_64x128x32_l0_64x128x8_
       }
     }
     wgmma_wait<0>();
+    settled<64>((&(sums_ptr[0])));
     int warp = ((((int)threadIdx.x) & 127) >> 5);
     int lane = (((int)threadIdx.x) & 31);
     bool partial = (chunk < K);
