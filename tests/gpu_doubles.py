@@ -70,6 +70,7 @@ class StubDriver:
         self.calls.stub_context.restype = ctypes.c_void_p
         self.calls.stub_exchange.restype = self.calls.stub_refusing_exchange.restype = ctypes.c_void_p
         self.calls.stub_exchange.argtypes = self.calls.stub_set_stream.argtypes = (ctypes.c_void_p,)
+        self.calls.stub_advance.argtypes = (ctypes.c_double,)
         self._callback: Any = None
 
     def reset(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from eval.suites import Case
 from vortex.gpu_candidates import Backend
 from vortex.gpu_cost import BlockCosts, GpuRates
 from vortex.gpu_library import GpuLibrary
+from vortex.gpu_profiler import BlockMeasurement
 from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
 
 torch = pytest.importorskip("torch")
@@ -117,6 +119,23 @@ def rows(journal: Journal, kind: str) -> list[dict[str, Any]]:
     return [row for row in read_journal(journal.path) if row["kind"] == kind]
 
 
+def fake_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A meter that is sure of every kernel but the first."""
+
+    class Meter(AbstractContextManager):
+        def __init__(self, library: GpuLibrary, driver: None) -> None:
+            self.kernels = library.manifest.kernels
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def kernel(self, index: int) -> BlockMeasurement | None:
+            return BlockMeasurement(self.kernels[index].variant.name, 1e-6, 2e-6, 1e-6, 0.01) if index else None
+
+    monkeypatch.setattr(levels, "Meter", Meter)
+    monkeypatch.setattr(levels, "Driver", lambda: None)
+
+
 class TestVerify:
     def test_right_kernels_pass(self, gemm: HostGemm, journal: Journal):
         verify.verify(HostGpu(), gemm, "lib", journal, Budget(60), 1, 0)
@@ -163,11 +182,12 @@ class TestVerify:
 
 
 class TestMeasuring:
-    def test_levels(self, gemm: HostGemm, journal: Journal):
-        levels.measure(HostGpu(), gemm, "lib", 4, journal, Budget(60))
+    def test_levels(self, gemm: HostGemm, journal: Journal, monkeypatch: pytest.MonkeyPatch):
+        fake_meter(monkeypatch)
+        levels.measure(gemm, "lib", journal, Budget(60))
         found = rows(journal, "level")
-        assert {row["kernel"] for row in found} == {kernel.variant.name for kernel in gemm.kernels}
-        assert all(row["resident"] == 2 for row in found)
+        assert len(found) == len(gemm.kernels) - 1 and rows(journal, "level_skipped")[0]["kernel"].endswith("v16")
+        assert [row["kernel"][-3:] for row in found] == ["v16"] * 3 + ["_v2"] * 4, "widest first"
 
     def test_suites(self, gemm: HostGemm, journal: Journal):
         cases = [Case("s", "s/0", 40, 50, 60), Case("s", "s/1", 33, 20, 70, trans_b=True)]
@@ -199,6 +219,7 @@ class TestMeasuring:
 
 class TestParts:
     def test_parts_on_a_fake_device(self, gemm: HostGemm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        fake_meter(monkeypatch)
         monkeypatch.setattr(run_on_device.Context, "gpu", lambda self: HostGpu())
         monkeypatch.setattr(run_on_device.Context, "libraries", lambda self: [("lib", gemm)])
         monkeypatch.setattr(run_on_device, "SQUARES", (Case("squares", "squares/64", 64, 64, 64),))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +18,13 @@ from vortex import api, cli, gpu_compiler
 from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
 from vortex.codegen.cuda import Emitted
+from vortex.cuda_driver import Device
 from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, ToolchainError, VortexError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_compiler import filter_by_spills, laid_out
 from vortex.gpu_launcher import GpuGemm
-from vortex.gpu_library import read, verify
+from vortex.gpu_library import GpuLibrary, read, verify
+from vortex.gpu_profiler import BlockMeasurement, GpuProfile
 from vortex.gpu_variety import Variety
 from vortex.specs import load_spec
 
@@ -130,6 +135,46 @@ class TestSpine:
     def test_a_cpu_library_has_no_device(self, library_path: Path):
         with pytest.raises(OperandError, match="no GPU library"):
             vortex.load(library_path, device=0)
+
+
+class TestDevice:
+    def test_where_the_device_is_l1_is_measured(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        class Meter(AbstractContextManager):
+            def __init__(self, library: GpuLibrary, driver: object) -> None:
+                self.kernels = library.manifest.kernels
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            def profile(self, progress: Callable[[float], None]) -> GpuProfile:
+                progress(1.0)
+                rows = tuple(BlockMeasurement(k.variant.name, 1e-6, 2e-6, 9e-6, 0.0) for k in self.kernels[:-1])
+                return GpuProfile("measured", "x", "", (), rows)
+
+        monkeypatch.setattr(gpu_compiler, "Meter", Meter)
+        monkeypatch.setattr(gpu_compiler, "Driver", lambda: None)
+        operator, spec, shares = vortex.operators.Gemm("float16"), load_spec("a100"), []
+        library = gpu_compiler.compile(operator, spec, tmp_path, lambda what, share: shares.append(share), True)
+        assert library.manifest.basis == "measured" and shares == sorted(shares)
+        table = library.manifest.selector
+        starts = [row[table["fields"].index("chain")] for row in table["costs"]]
+        assert starts[0] == 1e-6 and "measure" in library.manifest.offline_seconds
+
+    def test_the_device_is_told_by_architecture_and_sms(self, monkeypatch: pytest.MonkeyPatch):
+        def fake(major: int, minor: int, sms: int) -> None:
+            device = Device(0, "x", major, minor, sms, 1, 1)
+            monkeypatch.setattr(gpu_compiler, "Driver", lambda: SimpleNamespace(device=lambda _: device))
+
+        fake(8, 0, 108)
+        assert gpu_compiler.is_here(load_spec("a100")) and not gpu_compiler.is_here(load_spec("h200"))
+        fake(9, 0, 132)
+        assert gpu_compiler.is_here(load_spec("h200")) and not gpu_compiler.is_here(load_spec("a100"))
+
+        def none() -> None:
+            raise DeviceError("no driver")
+
+        monkeypatch.setattr(gpu_compiler, "Driver", none)
+        assert not gpu_compiler.is_here(load_spec("a100"))
 
 
 class TestParts:

@@ -47,6 +47,9 @@ MODULES = (
     # the artifact
     "library",
     "gpu_library",
+    # the native door of one, which measuring also uses
+    "gpu_operands",
+    "gpu_door",
     # strategies in, machine code out: CPU
     "codegen.toolchain",
     "codegen.cpu_kernels",
@@ -78,15 +81,14 @@ MODULES = (
     "profiler",
     "analyzer",
     "compiler",
+    "gpu_meter",
     "gpu_compiler",
     # run time
     "threads",
     "explain",
     "gpu_explain",
     "operands",
-    "gpu_operands",
     "launcher",
-    "gpu_door",
     "gpu_launcher",
     # what users hold
     "api",

@@ -136,7 +136,7 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
             return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
         from vortex import gpu_compiler
 
-        return gpu_compiler.compile(operator, spec, Path(folder), report)
+        return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))
 
 
 def is_here(spec: HardwareSpec) -> bool:

@@ -58,6 +58,10 @@ class Driver:
             raise DeviceError("the CUDA driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES")
         self._check(status, "cuInit")
 
+    def call(self, name: str, *arguments: Any) -> None:
+        """Any function of the driver; a failure is a DeviceError that names it."""
+        self._check(getattr(self._calls, name)(*arguments), name)
+
     def device_count(self) -> int:
         count = ctypes.c_int()
         self._check(self._calls.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")

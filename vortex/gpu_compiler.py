@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
@@ -16,11 +18,13 @@ from vortex.codegen.gpu_link import emit_door
 from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
-from vortex.errors import CodegenError
+from vortex.cuda_driver import Driver
+from vortex.errors import CodegenError, DeviceError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
-from vortex.gpu_profiler import block_costs, rates, recording
+from vortex.gpu_meter import Meter
+from vortex.gpu_profiler import GpuProfile, block_costs, rates, recording
 from vortex.gpu_selector import ALIGNMENTS, GpuSelector
 from vortex.gpu_sieve import backends
 from vortex.gpu_variety import choose
@@ -31,10 +35,13 @@ WORKSPACE_BYTES = 64 << 20
 """Device memory for partial sums that a call may use; the selector cuts no reduction that would need more."""
 
 
-def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progress) -> GpuLibrary:
-    """Build every kernel `operator` may need on `hardware` inside the working `folder`, with no device at hand.
+def compile(
+    operator: Operator, hardware: GpuSpec, folder: Path, progress: Progress, measurable: bool = False
+) -> GpuLibrary:
+    """Build every kernel `operator` may need on `hardware` inside the working `folder`, no device at hand.
 
-    Costs of L0 and L1 are replayed where a measurement of the device is recorded, else computed.
+    With `measurable` this machine has the device and L1 is timed on it; otherwise a recorded measurement is replayed,
+    or L1 is computed.
     """
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()
@@ -44,22 +51,44 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
     variants = tuple(variant for variety in varieties for variant in variety.variants)
     clock.lap("sieve")
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    emitted = emit(variants, hardware, folder, workers, lambda what, share: progress(what, 0.1 + 0.8 * share))
+    emitted = emit(variants, hardware, folder, workers, lambda what, share: progress(what, 0.1 + 0.7 * share))
     clock.lap("emit")
-    progress("analyzing kernels", 0.9)
     fitting = filter_by_spills(variants, emitted)
-    kernels, entries = laid_out(fitting, emitted)
-    profile = recording(hardware)
+    admitted = [row for variety in varieties for row in variety.admitted]
+    admitted.append(Admitted("library", "FilterBySpills", len(fitting)))
+    about = {"versions": versions, "admitted": tuple(admitted)}
+    progress("analyzing kernels", 0.8)
+    library = linked(operator, hardware, fitting, emitted, recording(hardware), folder, about)
+    clock.lap("link")
+    if measurable and any(level.empirical for level in rkernel.levels):
+        with Meter(library, Driver()) as meter:
+            profile = meter.profile(lambda share: progress("measuring kernels", 0.85 + 0.1 * share))
+        library = linked(operator, hardware, fitting, emitted, profile, folder, about)
+        clock.lap("measure")
+    library = replace(library, manifest=replace(library.manifest, offline_seconds=clock.laps))
+    verify(library, "the new library")
+    progress("done", 1.0)
+    return library
+
+
+def linked(
+    operator: Operator,
+    hardware: GpuSpec,
+    variants: tuple[Variant, ...],
+    emitted: Sequence[Emitted],
+    profile: GpuProfile,
+    folder: Path,
+    about: Mapping[str, Any],
+) -> GpuLibrary:
+    """The library of kernels that were emitted into `folder`, their costs as far as no shape is needed (Eq. 1 to 4)."""
+    kernels, entries = laid_out(variants, emitted)
     registers = {entry.variant.name: entry.registers for entry in emitted if entry.variant is not None}
     whole = frozenset(kernel.variant.name for kernel in kernels if kernel.split < 0)
-    costs = block_costs(hardware, fitting, profile, registers, whole)  # Eq. 1 to 4, as far as no shape is needed
-    selector = GpuSelector(fitting, rates(hardware), costs, profile.basis)
-    clock.lap("analyze")
-    progress("linking the library", 0.95)
+    costs = block_costs(hardware, variants, profile, registers, whole)
+    selector = GpuSelector(variants, rates(hardware), costs, profile.basis)
     parts = {DOOR: emit_door(selector, folder).read_bytes()}
     for name in {entry.file for entry in entries}:
         parts |= {part: (folder / part).read_bytes() for part in (name, ptx_name(name))}
-    clock.lap("link")
     manifest = GpuManifest(
         operator=operator.name,
         dtype=operator.dtype,
@@ -67,10 +96,6 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
         arch=hardware.arch,
         ptx=hardware.arch.replace("sm_", "compute_"),
         basis=profile.basis,
-        admitted=(
-            *(row for variety in varieties for row in variety.admitted),
-            Admitted("library", "FilterBySpills", len(fitting)),
-        ),
         kernels=kernels,
         entries=entries,
         reduce=next((at for at, entry in enumerate(emitted) if entry.variant is None), -1) if splits(kernels) else -1,
@@ -78,13 +103,19 @@ def compile(operator: Operator, hardware: GpuSpec, folder: Path, progress: Progr
         is_wide=True,
         workspace_bytes=WORKSPACE_BYTES,
         selector=selector.to_json(),
-        versions=versions,
-        offline_seconds=clock.laps,
+        offline_seconds={},
+        **about,
     )
-    library = GpuLibrary(manifest, parts)
-    verify(library, "the new library")
-    progress("done", 1.0)
-    return library
+    return GpuLibrary(manifest, parts)
+
+
+def is_here(hardware: GpuSpec) -> bool:
+    """Whether this machine has the device: L1 timed on it speaks for `hardware`."""
+    try:
+        device = Driver().device(0)
+    except DeviceError:
+        return False
+    return (device.arch, device.sms) == (hardware.arch.rstrip("a"), hardware.sms)
 
 
 def filter_by_spills(variants: Sequence[Variant], emitted: Sequence[Emitted]) -> tuple[Variant, ...]:

@@ -247,6 +247,28 @@ int cuTensorMapEncodeTiled(void *bytes, int type, unsigned rank, void *address, 
   *(map *)bytes = (map){{extents[0], extents[1]}, strides[0], {box[0], box[1]}, address, type, swizzle};
   return OK;
 }
+/* Memory is the host's; time is what a test advances it by. */
+static double now_ms;
+static int live_buffers;
+void stub_advance(double ms) { now_ms += ms; }
+int stub_live_buffers(void) { return live_buffers; }
+int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+  ENTER
+  void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+  live_buffers++;
+  return *address = (uint64_t)(uintptr_t)memory, memory ? OK : 2;
+}
+int cuMemFree_v2(uint64_t address) { return free((void *)(uintptr_t)address), live_buffers--, OK; }
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+  ENTER
+  return memcpy((void *)(uintptr_t)to, from, bytes), OK;
+}
+int cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = calloc(1, sizeof(double)), OK; }
+int cuEventDestroy_v2(void *event) { return free(event), OK; }
+int cuEventRecord(void *event, void *stream) { return (void)stream, *(double *)event = now_ms, OK; }
+int cuEventSynchronize(void *event) { return (void)event, OK; }
+int cuEventElapsedTime(float *ms, void *begin, void *end) { return *ms = (float)(*(double *)end - *(double *)begin), OK; }
+
 int cuGetErrorName(int status, const char **name) { return *name = status == NO_BINARY ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_STUB", OK; }
 int cuGetErrorString(int status, const char **text) { return (void)status, *text = "as the stub was told", OK; }
 
