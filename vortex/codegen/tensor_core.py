@@ -13,8 +13,16 @@ from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Variant
 
-MOST_REGISTERS = 200
-"""Accumulators and two sets of fragments of a thread: with more, the next fragments are read when there is room."""
+MOST_REGISTERS = 206
+"""Accumulators, two sets of fragments and an address for each copy of a thread: with more, ptxas would spill."""
+
+
+def _doubled(variant: Variant) -> bool:
+    """Whether a thread has the registers to read the next fragments while it multiplies."""
+    strategy, l0, l1 = variant.strategy, variant.strategy.l0, variant.strategy.l1
+    fragments = (l0.m + l0.n) * l0.k * strategy.item_bytes // (4 * WARP)
+    copies = (l1.m + l1.n) * l1.k * strategy.item_bytes // (strategy.threads * variant.vector_bytes)
+    return strategy.accumulators + 2 * fragments + copies <= MOST_REGISTERS
 
 
 def _batched(index_map: Any) -> Any:
@@ -114,8 +122,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     schedule.unroll(tile_i)
     schedule.unroll(tile_j)
     schedule.annotate(stage, STAGE, strategy.stages)
-    fragments = (l0.m + l0.n) * depth * strategy.item_bytes // (4 * WARP)
-    schedule.annotate(step, STEP, 2 if strategy.accumulators + 2 * fragments <= MOST_REGISTERS else 1)
+    schedule.annotate(step, STEP, 2 if _doubled(variant) else 1)
     return schedule.mod["main"]
 
 
