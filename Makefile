@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_WHEELS ?= https://download.pytorch.org/whl/cpu/torch/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench-smoke docs clean
+.PHONY: help demo test emulate lint bench-smoke docs clean
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -18,6 +18,9 @@ demo: $(VENV)/installed ## a BERT layer over 24 sequence lengths against NumPy: 
 
 test: $(VENV)/installed ## all tests that this machine can run
 	$(BIN)/python -m pytest
+
+emulate: $(VENV)/installed ## every kernel of the GPU libraries, thread by thread on this CPU
+	$(BIN)/python -m pytest -m emulate
 
 lint: $(VENV)/installed ## style, format and types
 	$(BIN)/ruff check .
@@ -42,7 +45,7 @@ $(VENV)/created:
 
 # Editable: a changed module needs no new installation, a changed pyproject.toml does. (setuptools warns of that mode.)
 $(VENV)/installed: $(VENV)/created pyproject.toml
-	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,dev]' < /dev/null
+	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,cuda,dev]' < /dev/null
 	touch $@
 
 $(VENV)/eval-installed: $(VENV)/installed eval/requirements.txt

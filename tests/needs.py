@@ -13,6 +13,11 @@ a_compiler = pytest.mark.skipif(
     reason="compiles for this machine: needs Linux on x86-64 with AVX2 and FMA, and a C compiler",
 )
 
+an_emulator = pytest.mark.skipif(
+    not {"avx2", "fma", "f16c"} <= cpu_flags() or not shutil.which("g++"),
+    reason="emulates a GPU: needs Linux on x86-64 with AVX2, FMA and F16C, and g++",
+)
+
 
 def free_bytes() -> int:
     """Memory that a test may fill: what the machine has left, less where a container grants less."""

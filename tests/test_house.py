@@ -20,13 +20,17 @@ CHECKOUT = PACKAGE.parent
 
 MODULES = (
     "errors",  # every exception
+    "dtypes",
     # the hardware: what a spec says, and a spec of this machine
     "figures",
     "hardware",
+    "gpu_hardware",
     "affinity",
     "machine",
     "cache",
     "probe",
+    "cuda_driver",
+    "gpu_probe",
     "specs",
     # from an operator to strategies and their cost
     "operators",
@@ -35,9 +39,19 @@ MODULES = (
     "rates",
     "cost",
     "selector",
+    "gpu_candidates",
+    "gpu_sieve",
+    "gpu_cost",
+    "gpu_profiler",
+    "gpu_selector",
+    "gpu_variety",
     # the artifact
     "library",
-    # strategies in, machine code out
+    "gpu_library",
+    # the native door of one, which measuring also uses
+    "gpu_operands",
+    "gpu_door",
+    # strategies in, machine code out: CPU
     "codegen.toolchain",
     "codegen.cpu_kernels",
     "codegen.cpu_dot",
@@ -47,16 +61,37 @@ MODULES = (
     "codegen.link",
     "codegen.selector",
     "codegen.cpu",
+    # GPU
+    "codegen.gpu_selector",
+    "codegen.gpu_link",
+    "codegen.cuda_passes",
+    "codegen.cuda_pipeline",
+    "codegen.cuda_lower",
+    "codegen.cuda_program",
+    "codegen.cuda_fragments",
+    "codegen.cuda_prelude",
+    "codegen.cuda_core",
+    "codegen.cuda_skinny",
+    "codegen.cuda_reduce",
+    "codegen.tensor_core",
+    "codegen.hopper_prelude",
+    "codegen.tensor_core_hopper",
+    "codegen.nvrtc",
+    "codegen.cuda",
     # the offline flow
     "device",
     "profiler",
     "analyzer",
     "compiler",
+    "gpu_meter",
+    "gpu_compiler",
     # run time
     "threads",
     "explain",
+    "gpu_explain",
     "operands",
     "launcher",
+    "gpu_launcher",
     # what users hold
     "api",
     "demo",
@@ -66,7 +101,7 @@ MODULES = (
 OWNERS = {  # what only these may import
     "tvm": {"device", *(name for name in MODULES if name.startswith("codegen."))},
     "tvm_ffi": {"launcher", "library", *(name for name in MODULES if name.startswith("codegen."))},
-    "pydantic": {"figures", "hardware", "specs"},
+    "pydantic": {"figures", "hardware", "gpu_hardware", "specs"},
     "torch": set(),
     "typer": {"cli"},
     "rich": {"cli", "demo"},

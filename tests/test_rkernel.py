@@ -11,10 +11,10 @@ from vortex.hardware import HardwareSpec, Instruction, Level, Memory
 from vortex.operators import Access, Axis, Gemm, Role
 from vortex.rkernel import Loop, Move, decompose
 from vortex.selector import Shape
-from vortex.specs import load_spec, shipped_specs, what_if
+from vortex.specs import cpus, load_spec, what_if
 
 
-@pytest.mark.parametrize("name", shipped_specs())
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
 def test_every_level_of_the_hardware_has_one_of_the_rkernel(name):
     spec = load_spec(name)
     rkernel = decompose(Gemm(), spec)

@@ -7,34 +7,59 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
-from vortex import operators
-from vortex.errors import LibraryError, ToolchainError
+from vortex import gpu_library, operators
+from vortex.errors import LibraryError, OperandError, ToolchainError
+from vortex.gpu_launcher import GpuGemm
+from vortex.gpu_library import GpuLibrary
 from vortex.launcher import GemmKernel
 from vortex.library import FORMAT, Library, read, write
 
 if TYPE_CHECKING:
     from vortex.hardware import HardwareSpec
+    from vortex.specs import Spec
 
 Progress = Callable[[str, float], None]
 
 
+@overload
+def compile(
+    op: str | operators.Operator = ...,
+    hw: Literal["native"] = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> GemmKernel: ...
+@overload
+def compile(
+    op: str | operators.Operator = ...,
+    hw: str | Path | Spec = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> GemmKernel | GpuGemm: ...
 def compile(
     op: str | operators.Operator = "gemm",
-    hw: str | Path | HardwareSpec = "native",
+    hw: str | Path | Spec = "native",
     *,
+    dtype: str | None = None,
     progress: Progress | None = None,
     cache: bool = True,
-) -> GemmKernel:
+) -> GemmKernel | GpuGemm:
     """Build, or take from the cache on disk, the library of `op` for `hw`, and return it as a callable.
 
-    `op` is an operator or its name; `hw` is a shipped spec's name, `"native"`, the path of a spec file, or a spec.
-    `progress` is told what is being done and which share is finished, 0 to 1. Needs the `compile` extra and a C
-    compiler; without a cached library it takes seconds to tens of seconds.
-    Raises UnknownNameError, SpecError, ToolchainError, CodegenError.
+    `op` is an operator or its name; `hw` is a shipped spec's name, `"native"` for this CPU, `"cuda"` for this GPU, the
+    path of a spec file, or a spec. `dtype` is that of the operands, float32 unless the operator says otherwise; a GPU
+    also knows float16, bfloat16, and tfloat32: float32 operands that its Tensor Cores round. A GPU library is built
+    with no GPU at hand as well. `progress` is told what is being done and which share is finished, 0 to 1. Needs the
+    `compile` extra and a C compiler, for GPUs the `cuda` extra too; without a cached library it takes seconds to
+    minutes. Raises UnknownNameError, SpecError, DtypeError, ToolchainError, CodegenError.
     """
     try:
         from vortex.cache import library_cache
@@ -43,9 +68,11 @@ def compile(
         raise ToolchainError(f"compiling needs {error.name}; run `pip install 'vortex[compile]'`") from error
 
     operator, spec = operators.named(op), load_spec(hw)
+    if dtype is not None:
+        operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
     report = progress or (lambda what, share: None)
     if not cache:
-        return GemmKernel(_build(operator, spec, report))
+        return _opened(_build(operator, spec, report))
     store, key = library_cache(), cache_key(operator, spec)
     with store.lock(key):
         library = _cached(store.get(key))
@@ -53,36 +80,66 @@ def compile(
             library = _build(operator, spec, report)
             with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                 built = Path(folder) / "built.vortex"
-                write(library, built)
+                _write(library, built)
                 store.put(key, built)
-    return GemmKernel(library)
+    return _opened(library)
 
 
-def _cached(path: Path | None) -> Library | None:
+def _cached(path: Path | None) -> Library | GpuLibrary | None:
     """A library from the cache; one that is damaged, or was evicted just now, is built again."""
     if path is None:
         return None
     try:
-        return read(path)
+        return read_any(path)
     except LibraryError:
         return None
 
 
-def load(path: str | Path) -> GemmKernel:
-    """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust."""
+def read_any(path: Path) -> Library | GpuLibrary:
+    """Read and verify a library of either kind."""
+    return gpu_library.read(path) if gpu_library.is_gpu_library(path) else read(path)
+
+
+def _write(library: Library | GpuLibrary, path: Path) -> None:
+    if isinstance(library, GpuLibrary):
+        gpu_library.write(library, path)
+    else:
+        write(library, path)
+
+
+def _opened(library: Library | GpuLibrary) -> GemmKernel | GpuGemm:
+    return GpuGemm(library) if isinstance(library, GpuLibrary) else GemmKernel(library)
+
+
+def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> GemmKernel | GpuGemm:
+    """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust.
+
+    `device` and `jit` are for GPU libraries, see `GpuGemm`: the CUDA device to run on, and whether its driver may
+    translate the library's PTX where the machine code is for another architecture.
+    """
     if not isinstance(path, str | os.PathLike):
         raise LibraryError(f"{path!r} is a {type(path).__name__}; expected the path of a library")
-    return GemmKernel(read(Path(path)))
+    library = read_any(Path(path))
+    if isinstance(library, GpuLibrary):
+        return GpuGemm(library, device, jit=jit)
+    if device is not None or jit:
+        raise OperandError(f"{path} is no GPU library; device= and jit= are for those alone")
+    return GemmKernel(library)
 
 
-def _build(operator: operators.Operator, spec: HardwareSpec, report: Progress) -> Library:
+def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Library | GpuLibrary:
     from vortex.codegen.toolchain import check_versions
+    from vortex.hardware import HardwareSpec
 
     check_versions()  # before TVM is imported: with the wrong pair it crashes
-    from vortex import compiler
-
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
-        return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
+        if isinstance(spec, HardwareSpec):
+            from vortex import compiler
+
+            return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
+        from vortex import gpu_compiler
+
+        return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))
 
 
 def is_here(spec: HardwareSpec) -> bool:
@@ -101,10 +158,10 @@ def is_here(spec: HardwareSpec) -> bool:
     )
 
 
-def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
+def cache_key(operator: operators.Operator, spec: Spec) -> str:
     """Everything a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
     releases = {}
-    for name in ("apache-tvm", "apache-tvm-ffi"):
+    for name in ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc"):
         try:
             releases[name] = version(name)
         except PackageNotFoundError:
@@ -116,5 +173,5 @@ def cache_key(operator: operators.Operator, spec: HardwareSpec) -> str:
         p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
     ):
         sources.update(path.read_bytes())
-    described = [FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
+    described = [FORMAT, gpu_library.FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,7 +22,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from vortex.errors import LibraryError, VortexError
 
 if TYPE_CHECKING:
+    from vortex.gpu_hardware import GpuSpec
     from vortex.hardware import HardwareSpec
+    from vortex.probe import Compared
 
 # What costs time to import (TVM, NumPy, Pydantic) is imported by the command that needs it, so that --help is quick.
 
@@ -42,15 +44,10 @@ out = Console(highlight=False, soft_wrap=True)
 note = Console(stderr=True, highlight=False, soft_wrap=True)
 
 OperatorName = Annotated[str, typer.Argument(help="What to compile: gemm.", metavar="OPERATOR")]
-Hardware = Annotated[
-    str,
-    typer.Option(
-        "--hw",
-        help="A shipped spec, a path to a .toml file, or native: this machine.",
-        metavar="SPEC",
-        show_default=True,
-    ),
-]
+HW_HELP = "A shipped spec, a path to a .toml file, native: this CPU, or cuda: this GPU."
+Hardware = Annotated[str, typer.Option("--hw", help=HW_HELP, metavar="SPEC", show_default=True)]
+DTYPE_HELP = "Of the operands; on GPUs also tfloat32, float16, bfloat16."
+Dtype = Annotated[str, typer.Option("--dtype", help=DTYPE_HELP, metavar="TYPE")]
 FLAG = ""
 """Flags take no value: nothing to show where other options show what they take."""
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compile anew and remember nothing.", metavar=FLAG)]
@@ -119,6 +116,7 @@ def compile_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write the library.", metavar="FILE.vortex")
     ] = None,
+    dtype: Dtype = "float32",
     no_cache: NoCache = False,
 ) -> None:
     """Build the library of an operator for a device, for every shape.
@@ -132,7 +130,7 @@ def compile_command(
 
     start = time.perf_counter()
     with progress_bar(f"compiling {operator} for {hw}") as progress:
-        kernel = api.compile(operator, hw, progress=progress, cache=not no_cache)
+        kernel = api.compile(operator, hw, dtype=dtype, progress=progress, cache=not no_cache)
     if output is not None:
         kernel.save(output)
     size = f", {output.stat().st_size / 1e6:.1f} MB" if output else ""
@@ -166,18 +164,23 @@ def explain(
     threads: Annotated[
         int | None, typer.Option("--threads", help="Default: as many as a call would use.", min=1, metavar="N")
     ] = None,
+    dtype: Dtype = "float32",
 ) -> None:
     """Show what would run for a shape, what each part costs, and why the rivals lost."""
     shapes = [_extents(text) for text in shape]
     from vortex import api
 
     with progress_bar(f"compiling {operator} for {hw}") as progress:
-        kernel = api.compile(operator, hw, progress=progress)
-    for m, n, k in shapes:
-        explanation = kernel.explain(
-            m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, packed=packed, threads=threads
+        kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
+    operands: dict[str, Any] = {"packed": packed, "threads": threads}
+    if kernel.manifest.hardware.get("kind") == "gpu":
+        if packed or threads:
+            raise typer.BadParameter("not for GPUs: they pack no operand", param_hint="--packed, --threads")
+        operands = {}
+    for extents in shapes:
+        out.print(
+            str(kernel.explain(*extents, transpose_a=transpose_a, transpose_b=transpose_b, **operands)), markup=False
         )
-        out.print(str(explanation), markup=False)
 
 
 @app.command()
@@ -203,17 +206,26 @@ def check(
         except VortexError as error:
             refused += _failed(str(error))
             continue
-        peak = f"{spec.peak_flops_per_s / 1e9:.0f} GFLOP/s"
-        out.print(f"{path}: fine: {spec.name}, {spec.cores} cores, {spec.llvm_cpu}, {peak}", markup=False)
+        out.print(f"{path}: fine: {spec.name}, {spec.summary()}", markup=False)
         if compare is not False:
             _compare(spec, compare is True)
     if refused:
         raise typer.Exit(1)
 
 
-def _compare(spec: HardwareSpec, wanted: bool) -> None:
+def _compare(spec: HardwareSpec | GpuSpec, wanted: bool) -> None:
+    from vortex.gpu_probe import check_gpu
+    from vortex.hardware import HardwareSpec
     from vortex.probe import check_device, native
 
+    if not isinstance(spec, HardwareSpec):
+        try:
+            _print_compared(check_gpu(spec))
+        except VortexError as error:
+            if wanted:
+                raise
+            note.print(f"not compared with this machine: {error}", markup=False)
+        return
     if not wanted:
         try:
             here = native()
@@ -223,7 +235,10 @@ def _compare(spec: HardwareSpec, wanted: bool) -> None:
         if here.llvm_cpu != spec.llvm_cpu:
             note.print(f"not compared with this machine, which is a {here.llvm_cpu}", markup=False)
             return
-    rows = [row for row in check_device(spec) if row.declared or row.detected]
+    _print_compared(tuple(row for row in check_device(spec) if row.declared or row.detected))
+
+
+def _print_compared(rows: tuple[Compared, ...]) -> None:
     width = max(len(row.figure) for row in rows)
     out.print(f"  {'figure':{width}} {'declared':>19} {'here':>19}  ratio", markup=False)
     for row in rows:
@@ -275,14 +290,14 @@ def _write(path: Path, text: str) -> None:
 @cache_app.command("list")
 def cache_list() -> None:
     """List the compiled libraries, the most recently used first."""
+    from vortex.api import read_any
     from vortex.cache import library_cache
-    from vortex.library import read
 
     cache = library_cache()
     entries = cache.entries()
     for entry in entries:
         try:
-            manifest = read(cache.path(entry.key)).manifest
+            manifest = read_any(cache.path(entry.key)).manifest
             what = f"{manifest.operator} {manifest.dtype} for {manifest.hardware['name']}, L0 {manifest.basis}"
         except LibraryError:
             what = "cannot be read by this vortex"

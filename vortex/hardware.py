@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
 from vortex.figures import (
     BytesPerSecond,
@@ -33,7 +34,6 @@ from vortex.figures import (
     refusal,
 )
 
-ITEM_BYTES = {"float32": 4}
 TOLERANCE = 0.02
 """How far a figure may lie from the one that others give, for those that a datasheet rounds."""
 
@@ -193,6 +193,9 @@ class HardwareSpec(Figures):
     def features(self) -> frozenset[str]:
         """Every CPU flag that a library for this device needs."""
         return frozenset(flag for i in self.instructions for flag in i.features)
+
+    def summary(self) -> str:
+        return f"{self.cores} cores, {self.llvm_cpu}, {self.peak_flops_per_s / 1e9:.0f} GFLOP/s"
 
     def fingerprint(self) -> str:
         """A hash of every figure: the same for equal specs, whatever file they came from."""

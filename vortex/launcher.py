@@ -152,8 +152,8 @@ class GemmKernel:
             if few or narrow:
                 # No panels: few columns are best read along k, by the dot family, and those of one panel are rows as
                 # they are, on cache lines. The door looks at b as at the operand of a call without rows.
-                columns = k if few else -(-n // lanes) * lanes
-                data = aligned_zeros((n if few else k) * columns).reshape(-1, columns)
+                lines, columns = (n, k) if few else (k, -(-n // lanes) * lanes)
+                data = aligned_zeros(lines * columns).reshape(lines, columns)
                 status = self._gemm(np.empty((0, k), np.float32), exportable(b), np.empty((0, n), np.float32), flags)
             else:
                 data = aligned_zeros(-(-n // panel) * k * panel)

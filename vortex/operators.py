@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from vortex.dtypes import ITEM_BYTES
 from vortex.errors import DtypeError, UnknownNameError
-
-ITEM_BYTES = {"float32": 4}
 
 
 class Role(Enum):
@@ -46,10 +45,12 @@ class Access:
 class Gemm:
     """C[m, n] (+)= A[m, k] B[k, n], row-major, every extent dynamic; A and B each plain or transposed at the call.
 
-    `dtype` is the element type of all three operands and of the accumulator; only float32 exists today.
+    `dtype` is the element type of all three operands; sums are kept in float32. `tfloat32` takes and gives float32
+    operands and rounds the factors to 10 bits of fraction: a loss that must be asked for. A device multiplies what its
+    spec has instructions for: a CPU so far float32 alone.
     """
 
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_BYTES:
@@ -74,6 +75,11 @@ class Gemm:
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def storage(self) -> str:
+        """What the operands are in memory: float32 where the multiplier rounds it to tfloat32."""
+        return "float32" if self.dtype == "tfloat32" else self.dtype
 
     def flops(self, tile: Mapping[str, int]) -> int:
         """Multiplications and additions of one tile (or of the whole shape)."""

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic
 
+from typing_extensions import TypeVar
+
+from vortex.gpu_hardware import GpuSpec
 from vortex.hardware import HardwareSpec, Level
 from vortex.operators import Operator, Role
 
@@ -22,12 +26,17 @@ class Loop(Enum):
 
 
 class Move(Enum):
-    """How operands reach (load) or leave (store) the tile of a level: the choices of Table 1, CPU rows."""
+    """How operands reach (load) or leave (store) the tile of a level: the choices of Table 1."""
 
     NONE = "none"
     REGISTERS = "memory or CacheBuffer to registers"
     CACHE_BUFFER = "memory to CacheBuffer (pack)"
     MEMORY = "registers to memory"
+    GLOBAL_TO_REGISTERS = "global memory to registers"
+    SHARED_TO_REGISTERS = "shared memory to registers"
+    GLOBAL_TO_SHARED = "global to shared memory"
+    REGISTERS_TO_GLOBAL = "registers to global memory"
+    REGISTERS_TO_SHARED = "registers to shared memory, and on to global"
 
 
 @dataclass(frozen=True)
@@ -36,42 +45,72 @@ class RLevel:
 
     level: Level
     loops: tuple[tuple[str, Loop], ...]
+    """Outermost first. On a GPU an axis has several: of a warp's rows, lanes share some and each repeats others."""
     loads: tuple[Move, ...]
     compute: str
-    store: Move
+    stores: tuple[Move, ...]
 
     def loop(self, axis: str) -> Loop:
-        return dict(self.loops)[axis]
+        """The outermost loop of an axis."""
+        return next(loop for name, loop in self.loops if name == axis)
 
     @property
     def empirical(self) -> bool:
         return self.level.analysis == "empirical"
 
 
+H = TypeVar("H", HardwareSpec, GpuSpec, default=HardwareSpec)
+
+
 @dataclass(frozen=True)
-class RKernel:
+class RKernel(Generic[H]):
     """An operator on one device, level by level, innermost first."""
 
     operator: Operator
-    hardware: HardwareSpec
+    hardware: H
     levels: tuple[RLevel, ...]
 
 
-def decompose(operator: Operator, hardware: HardwareSpec) -> RKernel:
-    """Lay `operator` along the levels: spatial axes in parallel at the outermost level, in time below it."""
+def decompose(operator: Operator, hardware: H) -> RKernel[H]:
+    """Lay `operator` along the levels of a device."""
+    levels = gpu_levels if isinstance(hardware, GpuSpec) else cpu_levels
+    return RKernel(operator, hardware, levels(operator, *(hardware.level(name) for name in ("L0", "L1", "L2"))))
+
+
+def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
+    """Spatial axes in parallel at the outermost level, in time below it."""
 
     def loops(spatial: Loop) -> tuple[tuple[str, Loop], ...]:
         return tuple(
             (axis.name, Loop.TEMPORAL_REDUCTION if axis.role is Role.REDUCTION else spatial) for axis in operator.axes
         )
 
-    l0, l1, l2 = (hardware.level(name) for name in ("L0", "L1", "L2"))
-    return RKernel(
-        operator,
-        hardware,
-        (
-            RLevel(l0, loops(Loop.TEMPORAL_SPATIAL), (Move.REGISTERS,), "multiply-add", Move.MEMORY),
-            RLevel(l1, loops(Loop.TEMPORAL_SPATIAL), (Move.NONE, Move.CACHE_BUFFER), "rKernel(L0)", Move.NONE),
-            RLevel(l2, loops(Loop.PARALLEL), (Move.NONE,), "rKernel(L1)", Move.NONE),
-        ),
+    return (
+        RLevel(l0, loops(Loop.TEMPORAL_SPATIAL), (Move.REGISTERS,), "multiply-add", (Move.MEMORY,)),
+        RLevel(l1, loops(Loop.TEMPORAL_SPATIAL), (Move.NONE, Move.CACHE_BUFFER), "rKernel(L0)", (Move.NONE,)),
+        RLevel(l2, loops(Loop.PARALLEL), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
+    )
+
+
+def gpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
+    """Spatial axes in parallel at every level (blocks, warps, lanes), and in time below the lanes.
+
+    The reduction runs in time over stages and steps. The skinny family also shares it among the warps of a block, and
+    the grid among blocks when the output alone has too few.
+    """
+
+    def every(role: Role, loop: Loop) -> tuple[tuple[str, Loop], ...]:
+        return tuple((axis.name, loop) for axis in operator.axes if axis.role is role)
+
+    side_by_side = every(Role.SPATIAL, Loop.PARALLEL)
+    shared_out = every(Role.REDUCTION, Loop.PARALLEL)
+    step_by_step = every(Role.REDUCTION, Loop.TEMPORAL_REDUCTION)
+    repeated = every(Role.SPATIAL, Loop.TEMPORAL_SPATIAL)
+    loads = (Move.SHARED_TO_REGISTERS, Move.GLOBAL_TO_REGISTERS)
+    stores = (Move.REGISTERS_TO_GLOBAL, Move.REGISTERS_TO_SHARED)
+    staged = (Move.GLOBAL_TO_SHARED, Move.NONE)
+    return (
+        RLevel(l0, (*step_by_step, *side_by_side, *repeated), loads, "multiply-add", stores),
+        RLevel(l1, (*shared_out, *side_by_side, *step_by_step), staged, "rKernel(L0)", (Move.NONE,)),
+        RLevel(l2, (*shared_out, *side_by_side), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
     )

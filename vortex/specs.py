@@ -6,14 +6,19 @@ import json
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from vortex import probe
+from vortex import gpu_probe, probe
 from vortex.errors import SpecError, UnknownNameError
 from vortex.figures import nearest
+from vortex.gpu_hardware import WARP, GpuSpec, gpu_spec_from
 from vortex.hardware import HardwareSpec, spec_from
 
 NATIVE = probe.NATIVE
+CUDA = gpu_probe.CUDA
+ALIASES = {"a100": "a100-sxm4-40gb"}
+"""Short names of shipped specs."""
+Spec = HardwareSpec | GpuSpec
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -24,31 +29,44 @@ def spec_directory() -> Path:
 
 
 def shipped_specs() -> list[str]:
-    """The names that `hw=` knows, besides `native`."""
+    """The names that `hw=` knows, besides `native`, `cuda` and short ones."""
     return sorted(path.stem for path in spec_directory().glob("*.toml"))
 
 
-def load_spec(hw: str | Path | HardwareSpec) -> HardwareSpec:
-    """A spec by its shipped name, from a `.toml` file, of this machine (`native`), or as it is."""
-    if isinstance(hw, HardwareSpec):
+def load_spec(hw: str | Path | Spec) -> Spec:
+    """A spec by its shipped name, from a `.toml` file, of this machine (`native`, `cuda`), or as it is."""
+    if isinstance(hw, HardwareSpec | GpuSpec):
         return hw
     if not isinstance(hw, str | Path):
-        raise SpecError(f"hw is a {type(hw).__name__}; expected a name, a path to a .toml file, or a HardwareSpec")
+        raise SpecError(f"hw is a {type(hw).__name__}; expected a name, a path to a .toml file, or a spec")
     if hw == NATIVE:
         return probe.native()
-    if isinstance(hw, str) and hw in shipped_specs():
-        return read_spec(spec_directory() / f"{hw}.toml")
-    if isinstance(hw, Path) or hw.endswith(".toml") or "/" in hw:
-        return read_spec(Path(hw))
-    known = [NATIVE, *shipped_specs()]
+    if hw == CUDA:
+        return gpu_probe.detect(gpus())
+    name = ALIASES.get(hw, hw) if isinstance(hw, str) else hw
+    if isinstance(name, str) and name in shipped_specs():
+        return read_spec(spec_directory() / f"{name}.toml")
+    if isinstance(name, Path) or name.endswith(".toml") or "/" in name:
+        return read_spec(Path(name))
+    known = [NATIVE, CUDA, *ALIASES, *shipped_specs()]
     raise UnknownNameError(
         f"no hardware spec is named {hw!r}; known: {', '.join(known)}, or a path to a .toml file; "
-        f"did you mean {nearest(hw, known)!r}?"
+        f"did you mean {nearest(name, known)!r}?"
     )
 
 
-def read_spec(path: Path) -> HardwareSpec:
-    """The spec in a TOML file."""
+def cpus() -> tuple[HardwareSpec, ...]:
+    """The shipped specs of CPUs."""
+    return tuple(spec for spec in map(load_spec, shipped_specs()) if isinstance(spec, HardwareSpec))
+
+
+def gpus() -> tuple[GpuSpec, ...]:
+    """The shipped specs of GPUs."""
+    return tuple(spec for spec in map(load_spec, shipped_specs()) if isinstance(spec, GpuSpec))
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec in a TOML file; `kind` says of what, and nothing in it means a CPU."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -59,10 +77,18 @@ def read_spec(path: Path) -> HardwareSpec:
         raise SpecError(f"{path}: is not UTF-8 text ({error}); a spec is a TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path}: is not valid TOML: {error}; mend that line") from error
-    return spec_from(data, str(path))
+    return any_spec_from(data, str(path))
 
 
-def what_if(spec: HardwareSpec, changes: Mapping[str, Any]) -> HardwareSpec:
+def any_spec_from(data: Mapping[str, Any], source: str) -> Spec:
+    """A validated spec of either kind from plain data."""
+    return gpu_spec_from(data, source) if "kind" in data else spec_from(data, source)
+
+
+S = TypeVar("S", HardwareSpec, GpuSpec)
+
+
+def what_if(spec: S, changes: Mapping[str, Any]) -> S:
     """A validated copy with figures changed by path (`l2.capacity_bytes`, `clock_hz`); second figures follow."""
     data = spec.model_dump()
     tables = {row["name"]: row for key in ("instructions", "memories", "levels") for row in data[key]}
@@ -72,6 +98,10 @@ def what_if(spec: HardwareSpec, changes: Mapping[str, Any]) -> HardwareSpec:
         if table is None or field not in table:
             raise UnknownNameError(f"{spec.name} has no figure {path!r}; write for example 'l2.capacity_bytes'")
         table[field] = value
+    source = f"{spec.name} with {dict(changes)}"
+    if isinstance(spec, GpuSpec):
+        _follow_gpu(data, changes)
+        return gpu_spec_from(data, source)
     if "cores" in changes and "L2.units" not in changes:
         data["levels"][-1]["units"] = data["cores"]
     if "peak_flops_per_s" not in changes:
@@ -80,7 +110,7 @@ def what_if(spec: HardwareSpec, changes: Mapping[str, Any]) -> HardwareSpec:
         data["peak_flops_per_s"] = data["cores"] * data["clock_hz"] * per_cycle
     for memory in data["memories"]:
         _follow(memory, changes, data["cores"])
-    return spec_from(data, f"{spec.name} with {dict(changes)}")
+    return spec_from(data, source)
 
 
 def _follow(memory: dict[str, Any], changes: Mapping[str, Any], cores: int) -> None:
@@ -98,7 +128,32 @@ def _follow(memory: dict[str, Any], changes: Mapping[str, Any], cores: int) -> N
         memory["total_bandwidth_bytes_per_s"] = cores * one if memory["shared_by"] == 1 else min(total, cores * one)
 
 
-def spec_to_toml(spec: HardwareSpec, readings: Collection[probe.Reading] = ()) -> str:
+def _follow_gpu(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """The same for the figures of a GPU: units, instances, clocks, peaks and bandwidths."""
+    shared = data["memories"][0]
+
+    def let(table: dict[str, Any], field: str, value: int) -> None:
+        owner = "" if table is data else f"{table['name']}."
+        if f"{owner}{field}" not in changes:
+            table[field] = value
+
+    let(data["levels"][2], "units", data["sms"])
+    let(shared, "instances", data["sms"])
+    let(shared, "clock_hz", data["clock_hz"])
+    if "threads_per_sm" in changes:
+        let(data, "warps_per_sm", data["threads_per_sm"] // WARP)
+    let(data, "threads_per_sm", data["warps_per_sm"] * WARP)
+    for row in data["instructions"]:
+        let(row, "clock_hz", min(row["clock_hz"], data["clock_hz"]))
+        let(row, "peak_flops_per_s", data["sms"] * row["flops_per_cycle_per_sm"] * row["clock_hz"])
+    for row in data["memories"]:
+        if f"{row['name']}.bandwidth_bytes_per_s" in changes:
+            per_second = row["instances"] * row["clock_hz"]
+            let(row, "bytes_per_cycle", max(1, round(row["bandwidth_bytes_per_s"] / per_second)))
+        let(row, "bandwidth_bytes_per_s", row["instances"] * row["bytes_per_cycle"] * row["clock_hz"])
+
+
+def spec_to_toml(spec: Spec, readings: Collection[probe.Reading] = ()) -> str:
     """The spec as a TOML file, with the provenance of every figure in a comment where readings are given."""
     comments = {reading.figure: reading.source for reading in readings}
     header = "# Written by `vortex probe`: read from the operating system or measured, as each comment says."

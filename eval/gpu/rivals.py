@@ -1,0 +1,83 @@
+"""What a user of torch would call instead: cuBLAS, cuBLASLt, a Triton kernel with autotuning, torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Call = Callable[[], Any]
+
+
+class Absent(RuntimeError):
+    """A rival that is not installed here, or does not serve the case."""
+
+
+def torch_mm(a: Any, b: Any, out: Any) -> Call:
+    """cuBLAS as torch calls it; float32 without TF32."""
+    return lambda: torch.mm(a, b, out=out)
+
+
+def torch_mm_tf32(a: Any, b: Any, out: Any) -> Call:
+    def call() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.mm(a, b, out=out)
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    return call
+
+
+def cublaslt(a: Any, b: Any, out: Any) -> Call:
+    """cuBLASLt with the first algorithm of its heuristics, as torch calls it when asked to prefer that library."""
+    prefer = getattr(torch.backends.cuda, "preferred_blas_library", None)
+    if prefer is None:
+        raise Absent("this torch cannot prefer a BLAS library")
+
+    def call() -> None:
+        before = prefer()
+        prefer("cublaslt")
+        torch.mm(a, b, out=out)
+        prefer(before)
+
+    return call
+
+
+_compiled: Any = None
+
+
+def compiled(a: Any, b: Any, out: Any) -> Call:
+    """torch.compile with max-autotune, dynamic shapes: what torch offers for extents that change."""
+    global _compiled
+    if _compiled is None:
+        _compiled = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs", dynamic=True)
+    _compiled(a, b)
+    return lambda: _compiled(a, b)
+
+
+_triton: Any = None
+
+
+def triton_mm(a: Any, b: Any, out: Any) -> Call:
+    """The kernel in `triton_kernel`, autotuned for this shape before it is timed."""
+    global _triton
+    if _triton is None:
+        try:
+            from eval.gpu import triton_kernel
+        except ImportError as error:
+            raise Absent(f"no Triton here: {error}") from error
+        _triton = triton_kernel.matmul
+    _triton(a, b, out)
+    return lambda: _triton(a, b, out)
+
+
+RIVALS: dict[str, Callable[[Any, Any, Any], Call]] = {
+    "cublas": torch_mm,
+    "cublaslt": cublaslt,
+    "triton": triton_mm,
+    "torch_compile": compiled,
+}
+
+
+def rival(name: str, dtype: str) -> Callable[[Any, Any, Any], Call]:
+    return torch_mm_tf32 if (name, dtype) == ("cublas", "tfloat32") else RIVALS[name]

@@ -1,0 +1,3 @@
+#pragma once
+#include "../device.h"
+using CUtensorMap = emulator::TensorMap;

@@ -1,0 +1,198 @@
+"""Emitted GEMM kernels against NumPy in the emulator: adversarial shapes, strides, alignment and timing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from emulator import TIMINGS, EmulationError, Statistics, TensorMap, run
+from numpy.typing import NDArray
+
+from vortex.codegen import cuda_reduce, tensor_core_hopper
+from vortex.codegen.cuda import source, split_args
+from vortex.codegen.cuda_lower import KernelSource
+from vortex.codegen.cuda_prelude import PRELUDE
+from vortex.gpu_candidates import Backend, Variant
+
+Array = NDArray[np.generic]
+ELEMENTS = {
+    "float32": np.dtype(np.float32),
+    "tfloat32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+MAP_NORESERVE = 0x4000  # mman.h of Linux; Python has a name for it from 3.13 on
+LARGEST = {"float32": 8, "tfloat32": 8, "float16": 3, "bfloat16": 2}
+"""Of the integers in operands: products and their sums stay exact in float32."""
+ROUNDING = {"float32": 2.0**-24, "tfloat32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Of C, to nearest."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product that a kernel is to compute."""
+
+    m: int
+    n: int
+    k: int
+    timing: str
+    seed: int
+    splits: int = 1
+    exact: bool = True
+    """Integers, and a result that must be equal; else normal numbers against float64."""
+    leading: int = 0
+    """Elements between rows of A and of C, if not the least that are uneven."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Kernels of one translation unit, and the whole text."""
+
+    text: str
+    kernels: tuple[tuple[Variant, KernelSource], ...]
+
+
+def unit(variants: Sequence[Variant], arch: str) -> Unit:
+    """Sources as they are compiled for a device, with the kernels that add partial sums up."""
+    kernels = tuple((variant, source(variant, arch)) for variant in variants)
+    reductions = [cuda_reduce.source(dtype, arch).source for dtype in ("float32", "float16", "bfloat16")]
+    return Unit("\n".join([PRELUDE, *(kernel.source for _, kernel in kernels), *reductions]), kernels)
+
+
+def rounded_up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def cases(variant: Variant, count: int, seed: int = 0) -> Iterator[Case]:
+    """Shapes of three tiles an axis, the last of them partial, and of more tiles of k than there are stages twice.
+
+    Extents obey the kernel's alignment class and nothing more. Every fourth reduction is split.
+    """
+    s, random = variant.strategy, np.random.default_rng([seed, *map(ord, variant.name)])
+    vector = max(1, variant.vector_bytes // s.item_bytes)
+    m_step = vector if variant.transpose_a else 1
+    k_step = vector if not variant.transpose_a or variant.transpose_b else 1
+    deep = max(2 * s.stages, 2)
+
+    def ragged(tiles: int, tile: int, step: int) -> int:
+        """A whole tile only where the alignment leaves no other."""
+        extent = tiles * tile + step * int(random.integers(1, max(2, tile // step)))
+        return extent if extent % tile or tile <= step else extent - step
+
+    for index, timing in zip(range(count), itertools.cycle(TIMINGS)):
+        splits = 3 if index % 4 == 3 else 1
+        yield Case(
+            rounded_up(ragged(2, s.l1.m, m_step), m_step),
+            rounded_up(ragged(2, s.l1.n, vector), vector),
+            rounded_up(ragged(deep, s.l1.k, k_step), k_step),
+            timing,
+            index,
+            splits,
+            exact=index % 2 == 0,
+        )
+
+
+def matrix(
+    rows: int, columns: int, variant: Variant, random: np.random.Generator, *, exact: bool, leading: int = 0
+) -> Array:
+    """A read-only operand whose rows lie as badly as the alignment class allows, or `leading` elements apart."""
+    s = variant.strategy
+    element, vector = ELEMENTS[s.dtype], max(1, variant.vector_bytes // s.item_bytes)
+    if not leading:
+        leading = rounded_up(columns, vector) + vector
+        if leading // vector % 2 == 0:
+            leading += vector  # rows on odd multiples of the class
+    memory = mmap(-1, rows * leading * element.itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+    whole = np.frombuffer(memory, element).reshape(rows, leading)
+    largest = LARGEST[s.dtype]
+    values = (
+        random.integers(-largest, largest + 1, (rows, columns)) if exact else random.standard_normal((rows, columns))
+    )
+    whole[:, :columns] = values.astype(element)
+    view = whole[:, :columns]
+    view.flags.writeable = False
+    return view
+
+
+def check(variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False) -> Statistics:
+    """Run one case; an AssertionError tells what is wrong with the kernel."""
+    s, random = variant.strategy, np.random.default_rng(case.seed)
+    m, n, k = case.m, case.n, case.k
+    a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact, leading=case.leading)
+    b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=case.exact)
+    c = matrix(m, n, variant, random, exact=True, leading=case.leading)
+    c.flags.writeable = True
+    c[...] = np.nan
+    item = s.item_bytes
+    chunk = k if case.splits == 1 else rounded_up(-(-k // case.splits), s.l1.k)
+    splits = 1 if case.splits == 1 else -(-k // chunk)
+    partial = np.full((splits, m, n), np.nan, np.float32)
+    values: dict[str, Array | int | TensorMap] = {
+        "*A": a, "*B": b, "*C": c, "*W": partial, "M": m, "N": n, "K": k, "chunk": chunk,
+        "lda": a.strides[0] // item, "ldb": b.strides[0] // item, "ldc": c.strides[0] // item,
+        "raster": int(random.integers(1, 4)), "splits": splits,
+    }  # fmt: skip
+    if s.backend is Backend.HOPPER:
+        box_a, box_b = tensor_core_hopper.boxes(variant)
+        values |= {"@A": TensorMap(a, box_a), "@B": TensorMap(b, box_b)}
+    args = kernel.args if splits == 1 else split_args(kernel.args)
+    grid = (-(-m // s.l1.m) * -(-n // s.l1.n), 1, splits)
+    how: dict[str, Any] = {"timing": case.timing, "seed": case.seed, "alignment": variant.vector_bytes}
+    counted = run(
+        text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], traced=traced, **how
+    )
+    if splits > 1:
+        reduction = cuda_reduce.source(s.dtype, "sm_80")
+        blocks = -(-m * n // cuda_reduce.COLUMNS)
+        run(text, reduction.symbol, (blocks,), reduction.block, 0, [values[x] for x in reduction.args], **how)
+    left, right = (x.astype(np.float64) for x in (a.T if variant.transpose_a else a, b.T if variant.transpose_b else b))
+    expected = left @ right
+    got = c.astype(np.float64)
+    if case.exact:
+        wrong = got != expected.astype(np.float32).astype(c.dtype).astype(np.float64)
+    else:
+        # Float32 sums in any order; TF32 drops or rounds 13 bits of each factor.
+        lost = (k + 2) * 2.0**-24 + (2.0**-9 if s.dtype == "tfloat32" else 0.0)
+        wrong = ~(
+            np.abs(got - expected)
+            <= lost * (np.abs(left) @ np.abs(right)) + ROUNDING[s.dtype] * np.abs(expected) * 1.01
+        )
+    if wrong.any():
+        at = tuple(int(x[0]) for x in np.nonzero(wrong))
+        raise EmulationError(
+            f"{variant.name}, {case}: {wrong.sum()} of {wrong.size} elements are wrong, the first at {at}: "
+            f"{got[at]} instead of {expected[at]}"
+        )
+    if counted.ldmatrix_conflicts:
+        raise EmulationError(f"{variant.name}: {counted.ldmatrix_conflicts} bank conflicts of ldmatrix")
+    return counted
+
+
+def check_variants(variants: Sequence[Variant], arch: str, count: int) -> list[str]:
+    """What is wrong with any of some kernels, each on `count` shapes; of the first also every access is looked at."""
+    emulated = unit(variants, arch)
+    wrong = []
+    if variants[0].strategy.backend is not Backend.HOPPER:
+        alone = unit(variants[:1], arch)
+        try:
+            check(*alone.kernels[0], alone.text, next(cases(variants[0], 1)), traced=True)
+        except EmulationError as error:
+            wrong.append(f"traced: {error}")
+    for variant, kernel in emulated.kernels:
+        for case in cases(variant, count):
+            try:
+                check(variant, kernel, emulated.text, case)
+            except EmulationError as error:
+                wrong.append(str(error))
+                break
+    return wrong
+
+
+def renamed(kernel: KernelSource, text: str, symbol: str) -> KernelSource:
+    """A changed text of a kernel under another name."""
+    return replace(kernel, symbol=symbol, source=text.replace(f" {kernel.symbol}(", f" {symbol}("))

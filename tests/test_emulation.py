@@ -1,0 +1,158 @@
+"""Emitted kernels of every family against NumPy, thread by thread. All kernels of all libraries: `make emulate`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+
+import pytest
+from needs import an_emulator
+from products import Case, Unit, cases, check, check_variants, unit
+
+from vortex.candidates import Tile
+from vortex.gpu_candidates import Backend, BlockStrategy, Variant
+from vortex.gpu_sieve import backends
+from vortex.gpu_variety import choose
+from vortex.operators import Gemm
+from vortex.rkernel import decompose
+from vortex.specs import load_spec
+
+pytestmark = an_emulator
+
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+SHAPES = 20
+"""Ragged shapes on which every kernel of a library must be right."""
+LIBRARIES = [(hw, dtype) for hw in ("a100", "h200") for dtype in ("float32", "tfloat32", "float16", "bfloat16")]
+
+
+def tensor_core(dtype: str, store: str = "direct", stages: int = 3) -> BlockStrategy:
+    k = 8 if dtype == "tfloat32" else 16
+    return BlockStrategy(
+        Backend.TENSOR_CORE, dtype, Tile(32, 16, k), Tile(64, 32, 4 * k), Tile(16, 8, k), stages, store
+    )
+
+
+def cuda_core(dtype: str, stages: int = 3) -> BlockStrategy:
+    depth = 16 if dtype == "float32" else 32  # so that every thread copies as much of B as of A
+    return BlockStrategy(Backend.CUDA_CORE, dtype, Tile(32, 16, 1), Tile(64, 32, depth), Tile(4, 4, 1), stages)
+
+
+def along_k(dtype: str) -> BlockStrategy:
+    return BlockStrategy(Backend.SKINNY, dtype, Tile(4, 8, 128), Tile(4, 16, 256), Tile(4, 8, 4), 1)
+
+
+def across_k(dtype: str) -> BlockStrategy:
+    return BlockStrategy(Backend.SKINNY, dtype, Tile(128, 8, 8), Tile(128, 8, 32), Tile(4, 8, 8), 1)
+
+
+def hopper(dtype: str, rows: int = 128, columns: int = 64, store: str = "shared", stages: int = 4) -> BlockStrategy:
+    k = 8 if dtype == "tfloat32" else 16
+    tile, thread = Tile(rows, columns, 4 * k), Tile(64, columns, k)
+    return BlockStrategy(Backend.HOPPER, dtype, Tile(64, columns, k), tile, thread, stages, store)
+
+
+FAMILIES = {
+    "tensor_core": [
+        *(Variant(tensor_core("float16"), *layout, 16) for layout in LAYOUTS),
+        *(Variant(tensor_core("float16", "shared", 2), False, False, size) for size in (8, 4, 2)),
+        *(Variant(tensor_core("bfloat16", "shared"), *layout, 16) for layout in LAYOUTS[:2]),
+        *(Variant(tensor_core("tfloat32"), *layout, 16) for layout in LAYOUTS),
+        Variant(tensor_core("tfloat32"), True, False, 4),
+        *(Variant(tensor_core("float16", stages=stages), False, True, 16) for stages in (1, 5)),
+    ],
+    "cuda_core": [
+        *(Variant(cuda_core("float32"), *layout, 16) for layout in LAYOUTS),
+        *(Variant(cuda_core("float32", 2), False, True, size) for size in (8, 4)),
+        *(Variant(cuda_core("float16"), True, False, size) for size in (16, 2)),
+        Variant(cuda_core("bfloat16", 4), False, False, 4),
+    ],
+    "skinny": [
+        *(Variant(along_k(dtype), False, True, 16) for dtype in ("float32", "float16", "bfloat16")),
+        *(Variant(along_k("float16"), False, False, size) for size in (16, 2)),
+        *(Variant(across_k(dtype), True, False, 16) for dtype in ("float32", "float16")),
+        Variant(across_k("float32"), True, True, 4),
+    ],
+    "hopper": [
+        *(Variant(hopper("float16"), *layout, 16) for layout in LAYOUTS),
+        Variant(hopper("bfloat16", 64, 32, "direct", 2), False, False, 16),
+        Variant(hopper("tfloat32", 128, 32, "direct"), False, True, 16),
+    ],
+}
+
+
+def arch_of(variant: Variant) -> str:
+    return "sm_90a" if variant.strategy.backend is Backend.HOPPER else "sm_80"
+
+
+@cache
+def compiled(family: str) -> Unit:
+    variants = FAMILIES[family]
+    return unit(variants, arch_of(variants[0]))
+
+
+@pytest.mark.parametrize(
+    ("family", "index"),
+    [pytest.param(family, i, id=v.name) for family, variants in FAMILIES.items() for i, v in enumerate(variants)],
+)
+def test_a_kernel_of_every_kind(family: str, index: int):
+    emulated = compiled(family)
+    variant, kernel = emulated.kernels[index]
+    for case in cases(variant, 4):
+        check(variant, kernel, emulated.text, case)
+
+
+@pytest.mark.parametrize(("family", "index"), [("tensor_core", 1), ("cuda_core", 1), ("skinny", 1), ("hopper", 1)])
+@pytest.mark.parametrize("timing", ["eager", "lazy"])
+def test_offsets_beyond_32_bits(family: str, index: int, timing: str):
+    """The third row of A and of C begins past 2^31 elements."""
+    variant, kernel = compiled(family).kernels[index]
+    check(variant, kernel, compiled(family).text, Case(3, 40, 96, timing, 0, leading=(1 << 30) + 64))
+
+
+@pytest.mark.parametrize(
+    ("family", "index", "most"),
+    [
+        pytest.param(family, i, most, id=FAMILIES[family][i].name)
+        for family, i, most in [
+            ("tensor_core", 0, 0.0),
+            ("tensor_core", 3, 0.0),
+            ("tensor_core", 4, 0.1),  # C through shared memory: conflicts at the end, none in the loop
+            ("tensor_core", 9, 0.0),
+            ("tensor_core", 11, 0.0),
+            *(("cuda_core", i, 0.0) for i in (0, 1, 2, 3, 6)),
+            ("skinny", 0, 1.0),
+        ]
+    ],
+)
+def test_no_race_and_no_bank_conflicts(family: str, index: int, most: float):
+    """`most` conflicts for each access to shared memory."""
+    variant = FAMILIES[family][index]
+    alone = unit([variant], arch_of(variant))
+    counted = check(variant, alone.kernels[0][1], alone.text, next(cases(variant, 1)), traced=True)
+    assert counted.shared_accesses > 0 and counted.shared_conflicts <= most * counted.shared_accesses
+
+
+@pytest.mark.emulate
+@pytest.mark.parametrize(("hw", "dtype"), LIBRARIES)
+def test_all_kernels_of_a_library(hw: str, dtype: str):
+    """Two processes, like the least machine that builds a library; those known from an earlier library are left out."""
+    variants = [variant for variant in library(hw, dtype) if (hw, dtype) == first_with(variant)]
+    parts = [variants[start::count] for count in [-(-len(variants) // 6)] for start in range(count)]
+    arch = load_spec(hw).arch
+    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("fork")) as pool:
+        found = list(pool.map(check_variants, parts, [arch] * len(parts), [SHAPES] * len(parts)))
+    wrong = [told for part in found for told in part]
+    assert not wrong, "\n".join(wrong)
+
+
+@cache
+def library(hw: str, dtype: str) -> tuple[Variant, ...]:
+    """Every kernel that compile() makes for a device and an element type."""
+    rkernel = decompose(Gemm(dtype=dtype), load_spec(hw))
+    return tuple(variant for backend in backends(rkernel) for variant in choose(rkernel, backend).variants)
+
+
+def first_with(variant: Variant) -> tuple[str, str]:
+    return next(entry for entry in LIBRARIES if variant in library(*entry))

@@ -1,0 +1,228 @@
+"""From a call to the elements of C with no GPU: real selector, real door, a fake driver, and emitted kernels emulated.
+
+What the door passes is what the kernels compute from: grid, block, shared memory, pointers, extents, strides, cuts of
+the reduction, descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import emulator
+import gpu_doubles
+import numpy as np
+import pytest
+from gpu_doubles import ExchangeTensor, Launch, Map, StubDriver, aligned
+from needs import an_emulator
+from products import Unit, unit
+from test_emulation import along_k, cuda_core, hopper, tensor_core
+
+from vortex.codegen import cuda_reduce
+from vortex.codegen.cuda import Emitted, split_args
+from vortex.codegen.gpu_link import emit_door
+from vortex.gpu_candidates import Variant
+from vortex.gpu_compiler import laid_out
+from vortex.gpu_launcher import GpuGemm
+from vortex.gpu_library import DOOR, GpuLibrary, GpuManifest, verify
+from vortex.gpu_profiler import block_costs, rates
+from vortex.gpu_selector import GpuSelector
+from vortex.specs import load_spec
+
+pytestmark = an_emulator
+
+HALF, ITEM = np.dtype(np.float16), 2
+AMPERE = (
+    Variant(tensor_core("float16"), False, False, 16),
+    Variant(tensor_core("float16"), False, True, 16),
+    Variant(tensor_core("float16", "shared", 2), False, False, 2),
+    Variant(cuda_core("float16"), True, False, 16),
+    Variant(along_k("float16"), False, True, 16),
+    Variant(along_k("float16"), False, True, 2),
+)
+HOPPER = tuple(Variant(hopper("float16"), a, b, 16) for a, b in ((False, False), (False, True), (True, False)))
+
+
+def emitted(whole: Unit) -> list[Emitted]:
+    """As `cuda.emit` tells it, had ptxas run."""
+    rows = []
+    for variant, kernel in whole.kernels:
+        place = (kernel.symbol, "all.cubin")
+        rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
+        rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
+    reduce = cuda_reduce.source("float16", "sm_80")
+    place = (reduce.symbol, "all.cubin")
+    rows.append(Emitted(None, *place, reduce.args, reduce.block, reduce.shared_bytes, 20, 0, 0, split=False))
+    return rows
+
+
+def assembled(folder: Path, hw: str, whole: Unit) -> GpuLibrary:
+    """A library of a few kernels whose machine code is a name only."""
+    spec, variants = load_spec(hw), tuple(variant for variant, _ in whole.kernels)
+    selector = GpuSelector(variants, rates(spec), block_costs(spec, variants), "computed")
+    rows = emitted(whole)
+    kernels, entries = laid_out(variants, rows)
+    image = gpu_doubles.cubin([entry.symbol for entry in entries], int(spec.arch[3:5]))
+    manifest = GpuManifest(
+        operator="gemm",
+        dtype="float16",
+        hardware=spec.model_dump(mode="json"),
+        arch=spec.arch,
+        ptx="",
+        basis="computed",
+        admitted=(),
+        kernels=kernels,
+        entries=entries,
+        reduce=len(entries) - 1,
+        reduce_columns=cuda_reduce.COLUMNS,
+        is_wide=True,
+        workspace_bytes=1 << 20,
+        selector=selector.to_json(),
+        versions={},
+        offline_seconds={},
+    )
+    library = GpuLibrary(manifest, {DOOR: emit_door(selector, folder).read_bytes(), "all.cubin": image})
+    verify(library, "assembled")
+    return library
+
+
+def matrix(address: int, rows: int, columns: int, stride: int, dtype: Any = HALF, *, written: bool = False) -> Any:
+    size = ((rows - 1) * stride + columns) * dtype.itemsize
+    flat = np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+    shape, steps = (rows, columns), (stride * dtype.itemsize, dtype.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=written)
+
+
+def emulating(library: GpuLibrary, whole: Unit) -> Any:
+    """A callback that runs every launch in the emulator with exactly what the driver was given."""
+    entries, kernels = library.manifest.entries, library.manifest.kernels
+
+    def run(launch: Launch) -> None:
+        symbol, is_split = launch.name.decode(), launch.grid[2] > 1
+        alike = [i for i, entry in enumerate(entries) if entry.symbol == symbol]
+        index = next(i for i in alike if len(alike) == 1 or ("*W" in entries[i].args) == is_split)
+        names = entries[index].args
+        raw: dict[str, Any] = {}
+        for name, address in zip(names, launch.parameters, strict=False):
+            kind = ctypes.c_void_p if name[0] == "*" else Map if name[0] == "@" else ctypes.c_int32
+            found = kind.from_address(address)
+            raw[name] = found if name[0] == "@" else found.value
+        values: list[Any] = []
+        for name in names:
+            values.append(operand(name, raw, index, launch))
+        extents = tuple(launch.grid), tuple(launch.block), launch.shared
+        emulator.run(whole.text, symbol, *extents, values, seed=1)
+
+    def operand(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
+        m, n = raw["M"], raw["N"]
+        if name == "*W":
+            parts = raw.get("splits", launch.grid[2])
+            return matrix(raw[name], parts * m, n, n, np.dtype(np.float32), written=True).reshape(parts, m, n)
+        if name == "*C":
+            return matrix(raw[name], m, n, raw["ldc"], written=True)
+        if name[0] == "@":
+            described = raw[name]
+            view = matrix(described.address, described.extents[1], described.extents[0], described.stride // ITEM)
+            return emulator.TensorMap(view, tuple(described.box))
+        if name in ("*A", "*B"):
+            variant = next(kernel.variant for kernel in kernels if index in (kernel.direct, kernel.split))
+            turned = variant.transpose_a if name == "*A" else variant.transpose_b
+            shape = (m, raw["K"]) if name == "*A" else (raw["K"], n)
+            return matrix(raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"])
+        return raw[name]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
+    return StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
+
+
+def opened(driver: StubDriver, folder: Path, hw: str, variants: Sequence[Variant]) -> GpuGemm:
+    driver.reset()
+    spec = load_spec(hw)
+    driver.describe(major=int(spec.arch[3]), minor=int(spec.arch[4]), shared_per_block=spec.shared_per_block_bytes)
+    whole = unit(variants, spec.arch)
+    gemm = GpuGemm(assembled(folder, hw, whole), 0)
+    driver.on_launch(emulating(gemm.library, whole))
+    return gemm
+
+
+def exact(m: int, n: int, k: int, seed: int) -> tuple[Any, Any]:
+    draw = np.random.default_rng(seed)
+    return tuple(draw.integers(-2, 3, shape).astype(np.float16) for shape in ((m, k), (k, n)))  # type: ignore[return-value]  # two
+
+
+@pytest.fixture(scope="module")
+def ampere(driver: StubDriver, tmp_path_factory: pytest.TempPathFactory) -> GpuGemm:
+    return opened(driver, tmp_path_factory.mktemp("ampere"), "a100", AMPERE)
+
+
+class TestAmpere:
+    @pytest.mark.parametrize(
+        ("m", "n", "k", "turned_a", "turned_b"),
+        [
+            (72, 40, 136, False, False),
+            (70, 37, 99, False, False),
+            (72, 40, 136, False, True),
+            (3, 40, 520, False, True),
+            (5, 33, 77, False, True),
+            (72, 40, 136, True, False),
+            (1, 1, 1, False, False),
+        ],
+    )
+    def test_calls_compute_the_product(
+        self, driver: StubDriver, ampere: GpuGemm, m: int, n: int, k: int, turned_a: bool, turned_b: bool
+    ):
+        a, b = exact(m, n, k, m)
+        given_a = ExchangeTensor(aligned(a.T if turned_a else a))
+        given_b = ExchangeTensor(aligned(b.T if turned_b else b))
+        out = ampere(given_a, given_b, transpose_a=turned_a, transpose_b=turned_b)
+        assert (out.array == a.astype(np.float32) @ b).all()
+
+    @pytest.mark.parametrize("index", range(len(AMPERE)))
+    @pytest.mark.parametrize("splits", [1, 3])
+    def test_every_kernel_by_plan(self, driver: StubDriver, ampere: GpuGemm, index: int, splits: int):
+        v = AMPERE[index]
+        depth = v.strategy.l1.k
+        m, n, k = 24, 40, 2 * depth + (8 if v.vector_bytes == 16 else 3)
+        a, b = exact(m, n, k, index)
+        given_a = ExchangeTensor(aligned(a.T if v.transpose_a else a))
+        given_b = ExchangeTensor(aligned(b.T if v.transpose_b else b))
+        whole = aligned(np.full((m, 64), 9, np.float16))
+        plan = replace(ampere.plan(64, 64, 64), index=index, splits=splits, chunk=k if splits == 1 else depth, raster=2)
+        flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
+        ampere.run_planned(plan, given_a, given_b, ExchangeTensor(whole[:, :n]), **flags)
+        assert (whole[:, :n] == a.astype(np.float32) @ b).all() and (whole[:, n:] == 9).all()
+
+    def test_native_and_mirrored_choice_agree(self, ampere: GpuGemm):
+        for m, n, k in ((72, 40, 136), (1, 4096, 4096), (16, 16, 8192), (5000, 3000, 200), (33, 7, 13)):
+            plan, told = ampere.plan(m, n, k), ampere.explain(m, n, k)
+            assert (plan.index, plan.splits, plan.chunk) == (told.plan.index, told.plan.splits, told.plan.chunk)
+            assert f"{m}x{n}x{k}" in str(told)
+
+
+class TestHopper:
+    @pytest.mark.parametrize(
+        ("m", "n", "k", "turned_a", "turned_b"),
+        [(136, 72, 200, False, False), (100, 80, 264, False, True), (72, 136, 100, True, False)],
+    )
+    def test_descriptors_and_splits(
+        self, driver: StubDriver, tmp_path: Path, m: int, n: int, k: int, turned_a: bool, turned_b: bool
+    ):
+        gemm = opened(driver, tmp_path, "h200", HOPPER)
+        a, b = exact(m, n, k, n)
+        given_a = ExchangeTensor(aligned(a.T if turned_a else a))
+        given_b = ExchangeTensor(aligned(b.T if turned_b else b))
+        flags = {"transpose_a": turned_a, "transpose_b": turned_b}
+        out = gemm(given_a, given_b, **flags)
+        assert (out.array == a.astype(np.float32) @ b).all()
+        plan = gemm.plan(m, n, k, **flags)
+        depth = plan.variant.strategy.l1.k
+        again = ExchangeTensor(aligned(np.zeros((m, n), np.float16)))
+        gemm.run_planned(replace(plan, splits=-(-k // depth), chunk=depth), given_a, given_b, again, **flags)
+        assert (again.array == out.array).all()

@@ -1,0 +1,186 @@
+"""The artifact of a GPU: written whole, read back equal, refused when damaged or when its parts do not match."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import gpu_doubles
+import pytest
+
+from vortex.errors import LibraryError
+from vortex.gpu_library import GpuLibrary, cubin_arch, cubin_symbols, is_gpu_library, read, verify, write
+
+LIGHT = """
+import sys
+allowed = {*sys.stdlib_module_names, "vortex", "numpy"}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed and not name.startswith("__editable__"):
+            raise ModuleNotFoundError(f"{name} is not for run time", name=name)
+sys.meta_path.insert(0, Refuse())
+import vortex
+gemm = vortex.load(sys.argv[1])
+assert gemm.plan(64, 64, 64).splits == 1
+gemm.save(sys.argv[1] + "2")
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> GpuLibrary:
+    return gpu_doubles.make_library(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture
+def path(library: GpuLibrary, tmp_path: Path) -> Path:
+    write(library, tmp_path / "gemm.vortex")
+    return tmp_path / "gemm.vortex"
+
+
+def rewritten(path: Path, changes: dict[str, bytes]) -> Path:
+    """The file with parts replaced or, where empty, left out; hashes stay as they were."""
+    with zipfile.ZipFile(path) as old:
+        parts, comment = {name: old.read(name) for name in old.namelist()}, old.comment
+    parts |= changes
+    with zipfile.ZipFile(path, "w") as new:
+        new.comment = comment
+        for name, content in parts.items():
+            if content:
+                new.writestr(name, content)
+    return path
+
+
+class TestReading:
+    def test_what_is_written_is_read(self, library: GpuLibrary, path: Path):
+        found = read(path)
+        assert found == library and found.identity == library.identity
+        assert is_gpu_library(path) and not is_gpu_library(Path(__file__))
+
+    def test_nothing_half_written_stays(self, library: GpuLibrary, path: Path, monkeypatch: pytest.MonkeyPatch):
+        before = path.read_bytes()
+
+        def full(*_: object) -> None:
+            raise OSError("disk full")
+
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+        with pytest.raises(OSError, match="disk full"):
+            write(library, path)
+        assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+    def test_no_file(self, tmp_path: Path):
+        with pytest.raises(LibraryError, match="no such file"):
+            read(tmp_path / "none.vortex")
+
+    @pytest.mark.parametrize("keep", [0, 100, 5000])
+    def test_a_truncated_file(self, path: Path, keep: int):
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(LibraryError, match="not a vortex library, or a truncated one"):
+            read(path)
+
+    @pytest.mark.parametrize("part", ["manifest.json", "door.so", "k0.cubin", "k1.ptx"])
+    def test_an_altered_part(self, path: Path, part: str):
+        with zipfile.ZipFile(path) as zipped:
+            content = zipped.read(part)
+        with pytest.raises(LibraryError, match=f"{part} was altered"):
+            read(rewritten(path, {part: content[:-1] + bytes([content[-1] ^ 1])}))
+
+    def test_a_missing_and_an_added_part(self, path: Path):
+        with pytest.raises(LibraryError, match="the manifest lists"):
+            read(rewritten(path, {"k0.cubin": b""}))
+        with pytest.raises(LibraryError, match="the manifest lists"):
+            read(rewritten(path, {"k0.cubin": b"x", "other": b"y"}))
+
+    @pytest.mark.parametrize("change", [{"format": 99}, {"kind": "cpu"}, {"entries": 3}, {"kernels": [{}]}])
+    def test_a_foreign_manifest(self, path: Path, change: dict):
+        import hashlib
+
+        with zipfile.ZipFile(path) as zipped:
+            text = json.dumps(json.loads(zipped.read("manifest.json")) | change).encode()
+        rewritten(path, {"manifest.json": text})
+        with zipfile.ZipFile(path, "a") as zipped:
+            zipped.comment = json.dumps({"manifest.json": hashlib.sha256(text).hexdigest()}).encode()
+        with pytest.raises(LibraryError, match=r"has format|cannot be read"):
+            read(path)
+
+    @pytest.mark.parametrize("size", [0, 10, 60])
+    def test_any_damage_is_refused_by_name(self, path: Path, size: int):
+        """Whatever byte is wrong, it is a LibraryError; the archive's own directory included."""
+        whole = path.read_bytes()
+        for at in range(size, len(whole), len(whole) // 60):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+            try:
+                found = read(path)
+            except LibraryError:
+                continue
+            assert found.parts["door.so"] == found.parts["door.so"]  # a date or an attribute: nothing that is read
+
+
+class TestMatching:
+    def test_a_symbol_that_the_cubin_lacks(self, library: GpuLibrary, tmp_path: Path):
+        parts = {**library.parts, "k1.cubin": gpu_doubles.cubin(["someone_else"])}
+        write(replace(library, parts=parts), tmp_path / "x.vortex")
+        with pytest.raises(LibraryError, match=r"names the kernel .*_split, k1\.cubin has none"):
+            read(tmp_path / "x.vortex")
+
+    def test_another_architecture(self, library: GpuLibrary):
+        manifest = replace(library.manifest, arch="sm_90a")
+        with pytest.raises(LibraryError, match=r"k0\.cubin is for sm_80, the manifest says sm_90a"):
+            verify(replace(library, manifest=manifest), "x")
+
+    @pytest.mark.parametrize("name", ["k0.cubin", "k1.ptx", "door.so"])
+    def test_a_part_that_is_named_and_not_there(self, library: GpuLibrary, name: str):
+        parts = {key: value for key, value in library.parts.items() if key != name}
+        with pytest.raises(LibraryError, match="which the file does not hold"):
+            verify(replace(library, parts=parts), "x")
+
+    @pytest.mark.parametrize("change", [{"reduce": -1}, {"reduce": 99}, {"entries": 3}])
+    def test_references_that_lead_nowhere(self, library: GpuLibrary, change: dict):
+        entries = library.manifest.entries
+        whole = {"entries": entries[: change["entries"]]} if "entries" in change else change
+        with pytest.raises(LibraryError, match="do not match"):
+            verify(replace(library, manifest=replace(library.manifest, **whole)), "x")
+
+    def test_no_machine_code(self):
+        for image in (b"", b"\x7fELF" + bytes(100), gpu_doubles.cubin(["x"])[:-70]):
+            with pytest.raises(LibraryError):
+                cubin_symbols(image, "x")
+
+    def test_real_machine_code(self):
+        nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+        source = b'extern "C" __global__ void first(float *a) { a[0] = 1; } extern "C" __global__ void second() {}'
+        status, program = nvrtc.nvrtcCreateProgram(source, b"x.cu", 0, [], [])
+        if nvrtc.nvrtcCompileProgram(program, 1, [b"-arch=sm_90a"])[0] != 0:
+            pytest.skip("NVRTC does not work here")
+        _, size = nvrtc.nvrtcGetCUBINSize(program)
+        image = b" " * size
+        nvrtc.nvrtcGetCUBIN(program, image)
+        assert {"first", "second"} <= cubin_symbols(image, "x") and cubin_arch(image) == "sm_90"
+        assert status == 0
+
+
+class TestLight:
+    def test_loading_needs_numpy_at_most(self, path: Path):
+        gpu_doubles.in_child(LIGHT, str(path))
+        assert read(Path(f"{path}2")) == read(path)
+
+    @pytest.mark.skipif(sys.version_info[:2] == (3, 10), reason="it is what runs")
+    def test_the_run_time_is_written_for_python_3_10(self):
+        """The machine with the GPU may be older than the one that compiles."""
+        import ast
+
+        package = Path(__file__).parent.parent / "vortex"
+        for name in (
+            "cuda_driver",
+            "gpu_operands",
+            "gpu_door",
+            "gpu_library",
+            "gpu_launcher",
+            "gpu_selector",
+            "gpu_cost",
+        ):
+            text = (package / f"{name}.py").read_text()
+            ast.parse(text, feature_version=(3, 10))
+            assert not {"StrEnum", "Self", "tomllib", "ExceptionGroup"} & set(text.replace(",", " ").split())

@@ -1,0 +1,219 @@
+"""Fragments of one warp on Tensor Cores, and the tensor intrinsics that load, clear and multiply them.
+
+A fragment is a buffer [.., lane, register] of scope `warp`: `cuda_passes.WarpToLocal` leaves each thread its registers.
+What an element of A or B maps to is the hardware's affair, since only `load` writes and only `multiply` reads it; the
+accumulator's map is the one that the PTX manual gives for m16n8 (`accumulator`), because the store stage reads it.
+
+Intrinsics name operands as loads, not as addresses: TVM places barriers by what statements read. The functions they
+call are those of `cuda_prelude`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+
+WARP = 32
+SIDE = 16
+"""Rows and columns of an accumulator tile: two m16n8 instructions side by side share the fragment of A."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One kind of mma.sync, by the element type of its operands."""
+
+    storage: str
+    depth: int
+    """k of the instruction."""
+    suffix: str
+    """Of the functions in the prelude."""
+
+
+INSTRUCTIONS = {
+    "float16": Instruction("float16", 16, "f16"),
+    "bfloat16": Instruction("bfloat16", 16, "bf16"),
+    "tfloat32": Instruction("float32", 8, "tf32"),
+}
+
+
+def operand(rows: int, columns: int) -> Any:
+    """Index map of an operand's [rows, columns] tiles: any bijection serves."""
+    registers = rows * columns // WARP
+    return lambda i, j: (
+        i // rows,
+        j // columns,
+        i % rows * (columns // registers) + j % columns // registers,
+        j % registers,
+    )
+
+
+def accumulator(i: Any, j: Any) -> tuple[Any, ...]:
+    """Index map of C: register 4h + 2u + v of lane 4r + c is row 8u + r, column 8h + 2c + v."""
+    return i // SIDE, j // SIDE, i % 8 * 4 + j % 8 // 2, j % SIDE // 8 * 4 + i % SIDE // 8 * 2 + j % 2
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """Names of the registered tensor intrinsics of one element type and layout."""
+
+    load_a: str
+    load_b: str
+    clear: str
+    multiply: str
+
+
+def _lane_address(wide: bool, trans: bool, dtype: str) -> Any:
+    """Where in its tile lane `t` points ldmatrix.x4: eight lanes a matrix; `wide` walks columns before rows."""
+    half = 4 if dtype == "tfloat32" else 8
+    if wide:
+        return lambda t: (t % 8 + t // 16 * 8, t % 16 // 8 * half)
+    return lambda t: (t % 16, t // 16 * half)
+
+
+def _load(name: str, dtype: str, rows: int, columns: int, wide: bool, trans: bool) -> None:
+    """Register a load of one [rows, columns] tile as it lies in shared memory; ldmatrix where it can."""
+    instruction = INSTRUCTIONS[dtype]
+    storage, registers = instruction.storage, rows * columns // WARP
+    index = operand(rows, columns)
+    address = _lane_address(wide, trans, dtype)
+    scalar = trans and dtype == "tfloat32"  # ldmatrix.trans moves halves, not words
+    function = f"ldmatrix_{instruction.suffix}" + ("_trans" if trans else "")
+
+    @T.prim_func(s_tir=True)
+    def description(w: T.handle, s: T.handle):
+        S = T.match_buffer(s, (rows, columns), storage, align=4, offset_factor=1, scope="shared.dyn")
+        W = T.match_buffer(w, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+        with T.sblock("root"):
+            T.reads(S[0:rows, 0:columns])
+            T.writes(W[0:WARP, 0:registers])
+            for i, j in T.grid(rows, columns):
+                with T.sblock("element"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    W[index(vi, vj)[2], index(vi, vj)[3]] = S[vi, vj]
+
+    if scalar:
+        # Lane 4g + t holds k = t, t + 4 of rows (of A) or columns (of B) g, g + 8: in A rows change first, in B k.
+
+        @T.prim_func(s_tir=True)
+        def implementation(w: T.handle, s: T.handle):
+            s0, s1 = T.int32(), T.int32()
+            S = T.match_buffer(
+                s, (rows, columns), storage, align=4, offset_factor=1, scope="shared.dyn", strides=[s0, s1]
+            )
+            W = T.match_buffer(w, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+            with T.sblock("root"):
+                T.reads(S[0:rows, 0:columns])
+                T.writes(W[0:WARP, 0:registers])
+                for t in T.thread_binding(0, WARP, "threadIdx.x"):
+                    for e in T.unroll(4):
+                        W[t, e] = T.call_extern(
+                            "float32",
+                            "round_tf32",
+                            S[
+                                t % 4 + (e // 2 if wide else e % 2) * 4,
+                                t // 4 + (e % 2 if wide else e // 2) * 8,
+                            ],
+                        )
+    else:
+
+        @T.prim_func(s_tir=True)
+        def implementation(w: T.handle, s: T.handle):
+            s0, s1 = T.int32(), T.int32()
+            S = T.match_buffer(
+                s, (rows, columns), storage, align=4, offset_factor=1, scope="shared.dyn", strides=[s0, s1]
+            )
+            W = T.match_buffer(w, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+            with T.sblock("root"):
+                T.reads(S[0:rows, 0:columns])
+                T.writes(W[0:WARP, 0:registers])
+                for t in T.thread_binding(0, WARP, "threadIdx.x"):
+                    T.evaluate(T.call_extern("int32", function, W[t, 0], S[address(t)[0], address(t)[1]]))
+
+    TensorIntrin.register(name, description, implementation, override=True)
+
+
+def _clear(name: str) -> None:
+    @T.prim_func(s_tir=True)
+    def description(c: T.handle):
+        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:WARP, 0:8])
+            for i, j in T.grid(SIDE, SIDE):
+                with T.sblock("element"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[accumulator(vi, vj)[2], accumulator(vi, vj)[3]] = T.float32(0)
+
+    @T.prim_func(s_tir=True)
+    def implementation(c: T.handle):
+        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:WARP, 0:8])
+            for t in T.thread_binding(0, WARP, "threadIdx.x"):
+                for e in T.unroll(8):
+                    C[t, e] = T.float32(0)
+
+    TensorIntrin.register(name, description, implementation, override=True)
+
+
+def _multiply(name: str, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+    instruction = INSTRUCTIONS[dtype]
+    storage, depth = instruction.storage, instruction.depth
+    registers = SIDE * depth // WARP
+    map_a = operand(*((depth, SIDE) if transpose_a else (SIDE, depth)))
+    map_b = operand(*((SIDE, depth) if transpose_b else (depth, SIDE)))
+    function = f"mma_m16n16_{instruction.suffix}"
+
+    @T.prim_func(s_tir=True)
+    def description(a: T.handle, b: T.handle, c: T.handle):
+        A = T.match_buffer(a, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+        B = T.match_buffer(b, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:WARP, 0:8], A[0:WARP, 0:registers], B[0:WARP, 0:registers])
+            T.writes(C[0:WARP, 0:8])
+            for i, j, k in T.grid(SIDE, SIDE, depth):
+                with T.sblock("element"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    at_a = T.meta_var(map_a(vk, vi) if transpose_a else map_a(vi, vk))
+                    at_b = T.meta_var(map_b(vj, vk) if transpose_b else map_b(vk, vj))
+                    at_c = T.meta_var(accumulator(vi, vj))
+                    C[at_c[2], at_c[3]] = C[at_c[2], at_c[3]] + T.cast(A[at_a[2], at_a[3]], "float32") * T.cast(
+                        B[at_b[2], at_b[3]], "float32"
+                    )
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle, c: T.handle):
+        A = T.match_buffer(a, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+        B = T.match_buffer(b, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:WARP, 0:8], A[0:WARP, 0:registers], B[0:WARP, 0:registers])
+            T.writes(C[0:WARP, 0:8])
+            for t in T.thread_binding(0, WARP, "threadIdx.x"):
+                T.evaluate(T.call_extern("int32", function, C[t, 0], A[t, 0], B[t, 0]))
+
+    TensorIntrin.register(name, description, implementation, override=True)
+
+
+@cache
+def intrinsics(dtype: str, transpose_a: bool, transpose_b: bool) -> Intrinsics:
+    """Register the intrinsics of one element type and layout, once, and name them."""
+    depth = INSTRUCTIONS[dtype].depth
+    tag = f"{dtype}_{'t' if transpose_a else 'n'}{'t' if transpose_b else 'n'}"
+    names = Intrinsics(
+        *(f"vortex_{kind}_{tag}" for kind in ("load_a", "load_b", "clear", "multiply")),
+    )
+    rows_a, columns_a = (depth, SIDE) if transpose_a else (SIDE, depth)
+    rows_b, columns_b = (SIDE, depth) if transpose_b else (depth, SIDE)
+    # Matrices of A go rows first, those of B k first: a fragment of B is two of n8 side by side.
+    _load(names.load_a, dtype, rows_a, columns_a, wide=transpose_a, trans=transpose_a)
+    _load(names.load_b, dtype, rows_b, columns_b, wide=transpose_b, trans=not transpose_b)
+    _clear(names.clear)
+    _multiply(names.multiply, dtype, transpose_a, transpose_b)
+    return names

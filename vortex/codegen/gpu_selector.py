@@ -1,0 +1,166 @@
+"""The choice among GPU kernels as native code: `gpu_cost.predict` on TVM expressions, one kernel per vector lane.
+
+    vortex_gpu_costs(columns, totals, cuts, blocks, <fields of gpu_cost.GpuProblem>)
+
+fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, and `cuts[kernel]` with the cut.
+`runtime/gpu_select.c` does the rest. It is compiled for plain x86-64, and once more for processors with AVX2, with the
+same results to the bit: no product is fused into an addition, and no quotient replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+
+from vortex.codegen.link import RUNTIME, link
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.selector import Term, constant, fenced
+from vortex.errors import VortexError
+from vortex.gpu_cost import BlockCosts, GpuProblem, GpuRates, cuts, predict, tiling
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, Array, GpuSelector
+
+SYMBOLS = {"x86-64": "vortex_gpu_costs", "x86-64-v3": "vortex_gpu_costs_avx2"}
+"""What the cost is called, by the processors that it runs on."""
+FIELDS = tuple(field.name for field in fields(BlockCosts))
+ARGUMENTS = tuple(field.name for field in fields(GpuProblem))
+LANES = 8
+"""Kernels that one turn of the loop prices: two registers of plain x86-64, one with AVX2."""
+MOST = 512
+"""Kernels that one layout and alignment may have: the room that selecting takes on the stack."""
+INTERMEDIATES = 256
+
+
+class GpuTirArithmetic:
+    """Builds statements: every named intermediate is computed once, in a slot of a local buffer (see `selector`)."""
+
+    def __init__(self, lane: tirx.Var) -> None:
+        self.statements: list[tirx.Stmt] = []
+        self.lane, self.used = lane, 0
+        self.kept = tirx.decl_buffer((INTERMEDIATES * LANES,), "float32", name="kept", scope="local")
+
+    def least(self, x: Any, y: Any) -> Term:
+        return Term(tirx.min(constant(x), constant(y)))
+
+    def most(self, x: Any, y: Any) -> Term:
+        return Term(tirx.max(constant(x), constant(y)))
+
+    def rounded(self, x: Any) -> Term:
+        """Without the fence the addition and what takes it away would be folded."""
+        return self.name("rounded", fenced(constant(x) + constant(ROUND)) - constant(ROUND))
+
+    def floor(self, x: Any) -> Term:
+        whole = self.rounded(x)
+        return whole - self.where(whole > x, 1.0, 0.0)
+
+    def ceil(self, x: Any) -> Term:
+        whole = self.rounded(x)
+        return whole + self.where(x > whole, 1.0, 0.0)
+
+    def where(self, condition: Any, x: Any, y: Any) -> Term:
+        return Term(tirx.Select(condition.expression, constant(x), constant(y)))
+
+    def name(self, label: str, x: Any) -> Term:
+        slot = self.used * LANES + self.lane
+        self.used += 1
+        assert self.used <= INTERMEDIATES, "the cost names more intermediates than there are slots"
+        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
+        return Term(self.kept[slot])
+
+
+def costs(rates: GpuRates, symbol: str) -> tirx.PrimFunc:
+    """The cost of `blocks` x LANES kernels."""
+    pointer = PointerType(PrimType("float32"))
+    data = [tirx.Var(name, pointer) for name in ("columns", "totals", "cuts")]
+    blocks, block, lane = tirx.Var("blocks", "int32"), tirx.Var("block", "int32"), tirx.Var("lane", "int32")
+    sizes = (blocks * len(FIELDS) * LANES, blocks * LANES, blocks * LANES)
+    buffers = [
+        tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
+        for variable, size in zip(data, sizes, strict=True)
+    ]
+    arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
+
+    ops = GpuTirArithmetic(lane)
+    columns = BlockCosts(
+        **{
+            name: ops.name(name, Term(buffers[0][(block * len(FIELDS) + place) * LANES + lane]))
+            for place, name in enumerate(FIELDS)
+        }
+    )
+    problem = GpuProblem(**{name: Term(variable) for name, variable in zip(ARGUMENTS, arguments, strict=True)})
+    shape = tiling(ops, columns, problem)
+    least = ops.name("least", predict(ops, rates, columns, problem, shape).total)
+    chosen: Any = 1.0
+    for cut in cuts(ops, columns, problem, shape):
+        total = ops.name("total", predict(ops, rates, columns, problem, shape, cut).total)
+        chosen = ops.name("chosen", ops.where(least > total, cut, chosen))
+        least = ops.name("least", ops.least(total, least))
+    index = block * LANES + lane
+    stores = [tirx.BufferStore(buffers[1], constant(least), [index])]
+    stores.append(tirx.BufferStore(buffers[2], constant(chosen), [index]))
+    inner = tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, tirx.SeqStmt([*ops.statements, *stores]))
+    loop = tirx.For(block, 0, blocks, tirx.ForKind.SERIAL, inner)
+    declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
+    function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, tirx.AllocBuffer(ops.kept), loop]))
+    return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", True)
+
+
+def padded(columns: BlockCosts) -> Array:
+    """Figures as the native selector reads them: LANES kernels at a time, field by field, the last one repeated."""
+    table = np.stack([getattr(columns, name) for name in FIELDS])
+    missing = -table.shape[1] % LANES
+    table = np.concatenate([table, np.repeat(table[:, -1:], missing, axis=1)], axis=1)
+    return np.ascontiguousarray(table.reshape(len(FIELDS), -1, LANES).transpose(1, 0, 2))
+
+
+def tables(selector: GpuSelector) -> str:
+    """C source of what `gpu_select.c` needs to know of the kernels, layout by layout and alignment by alignment."""
+    figures: list[str] = []
+    indices: list[int] = []
+    groups: list[str] = []
+    seen: dict[tuple[int, ...], str] = {}
+    for layout in LAYOUTS:
+        for alignment in ALIGNMENTS:
+            members = selector.groups[layout, alignment]
+            if members and members not in seen:
+                seen[members] = f"{{{len(figures)}, {len(indices)}, {len(members)}}}"
+                figures += [f"{float(value).hex()}f" for value in padded(selector.columns[layout, alignment]).ravel()]
+                indices += members
+            groups.append(seen.get(members, "{0, 0, 0}"))
+    return "\n".join(
+        [
+            '#include "gpu_select.h"',
+            f"const float vx_gpu_figures[] = {{{', '.join(figures)}}};",
+            f"const int32_t vx_gpu_indices[] = {{{', '.join(map(str, indices))}}};",
+            f"const vx_gpu_group vx_gpu_groups[{len(groups)}] = {{{', '.join(groups)}}};",
+            f"const int32_t vx_gpu_depths[] = {{{', '.join(str(v.strategy.l1.k) for v in selector.variants)}}};",
+            f"const int32_t vx_gpu_rasters[] = {{{', '.join(str(int(row.raster)) for row in selector.costs)}}};",
+            f'_Static_assert(VX_GPU_MOST >= {MOST} && VX_GPU_LANES == {LANES}, "gpu_select.h has other sizes");',
+            "",
+        ]
+    )
+
+
+def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
+    """Write the selector into `folder`: objects and C sources to link with whatever calls `vx_gpu_choose`."""
+    largest = max(map(len, selector.groups.values()))
+    if largest > MOST:
+        raise VortexError(f"{largest} kernels for one layout and alignment; the selector takes at most {MOST}")
+    compiled = []
+    for cpu, symbol in SYMBOLS.items():
+        compiled.append(folder / f"{symbol}.o")
+        compile_object([costs(selector.rates, symbol)], cpu_target(cpu), compiled[-1], share=False)
+    source = folder / "gpu_tables.c"
+    source.write_text(tables(selector))
+    return compiled, [source, RUNTIME / "gpu_select.c"]
+
+
+def build(selector: GpuSelector, target: Path, sources: Sequence[Path] = ()) -> None:
+    """Link the selector, and `sources` that call it, into the shared library `target`."""
+    objects, own = emit(selector, target.parent)
+    link(target, objects, [*own, *sources])

@@ -1,0 +1,251 @@
+"""GEMM on the Tensor Cores of sm_90a: one thread asks for tiles by TMA, one or two warpgroups multiply them by wgmma.
+
+Every stage of shared memory has two barriers: `full` counts the bytes of its tiles, `empty` the warps that have done
+with them. Products of one tile run while the next is waited for; a stage is free when the product after it was issued
+and its own has ended. The first tile is peeled: it clears the accumulators inside the instruction, because ptxas
+serializes products whose accumulators ordinary instructions have written.
+
+TMA wants rows on 16 bytes, so the widest alignment class is the only one. It fills with zeros past the operands: that
+is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone, and wgmma
+drops the 13 low bits that mma.sync is given rounded.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cuda_lower import KernelSource, cuda_target, printed
+from vortex.codegen.hopper_prelude import functions, wgmma_name
+from vortex.dtypes import ITEM_BYTES
+from vortex.errors import CodegenError
+from vortex.gpu_candidates import WARP, WARPGROUP, Variant
+
+ROW_BYTES = 128
+"""What the swizzle spans: one row of a tile in shared memory."""
+PATTERN_BYTES = 8 * ROW_BYTES
+GROUP = WARPGROUP * WARP
+BLOCK_ROWS = 64
+"""Rows of A in one instruction."""
+KINDS = {"float16": "f16", "bfloat16": "bf16", "tfloat32": "tf32"}
+ARGS = ("@A", "@B", "*C", "M", "N", "K", "ldc", "chunk", "raster")
+REGISTERS_PER_SM = 65536
+MOST_SHARED_BYTES = 232_448  # CUDA C++ Programming Guide, compute capability 9.0: 227 KiB per block
+BARRIER_BYTES = 8
+SPARE_REGISTERS = 40
+"""What a consumer needs beside its accumulators."""
+FEW_REGISTERS = 24
+"""What the producer keeps; the least that setmaxnreg allows."""
+
+
+def boxes(variant: Variant) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Boxes of the tensor maps of A and B, contiguous extent first: a row of 128 bytes, and how many of them."""
+    tile, row = variant.strategy.l1, ROW_BYTES // ITEM_BYTES[variant.strategy.dtype]
+    return (row, tile.k if variant.transpose_a else tile.m), (row, tile.n if variant.transpose_b else tile.k)
+
+
+def operand_bytes(extent: int, depth: int, across: bool, item: int) -> int:
+    """One tile of an operand in shared memory; across k it comes in whole rows of 64 elements."""
+    return (-(-extent // BLOCK_ROWS) * BLOCK_ROWS if across else extent) * depth * item
+
+
+def shared_layout(variant: Variant) -> tuple[int, int, int]:
+    """Where the stages of B and the barriers begin, and the end."""
+    s = variant.strategy
+    a = s.stages * operand_bytes(s.l1.m, s.l1.k, variant.transpose_a, s.item_bytes)
+    b = s.stages * operand_bytes(s.l1.n, s.l1.k, not variant.transpose_b, s.item_bytes)
+    # A tile of B whose rows are fewer than a pattern would leave the next stage off the pattern.
+    if (b // s.stages) % PATTERN_BYTES:
+        raise CodegenError(f"{s}: a stage of B is no multiple of {PATTERN_BYTES} bytes")
+    return a, a + b, a + b + 2 * s.stages * BARRIER_BYTES
+
+
+def register_split(accumulators: int, consumers: int) -> tuple[int, int] | None:
+    """Registers of the producer's and the consumers' threads, where an even share would not do."""
+    share = REGISTERS_PER_SM // (GROUP * (consumers + 1)) // 8 * 8
+    if accumulators + SPARE_REGISTERS <= min(share, 255) - 8:
+        return None
+    more = min((REGISTERS_PER_SM // GROUP - FEW_REGISTERS) // consumers // 8 * 8, 240)
+    return FEW_REGISTERS, more
+
+
+def check(variant: Variant) -> None:
+    """Refuse what wgmma and TMA cannot do, by name."""
+    s = variant.strategy
+    across = variant.transpose_a or not variant.transpose_b
+    refusals = (
+        (s.dtype not in KINDS, f"wgmma has no {s.dtype}"),
+        (variant.vector_bytes != 16, "TMA needs rows on 16 bytes"),
+        (s.l1.k * ITEM_BYTES[s.dtype] != ROW_BYTES, f"a stage is {ROW_BYTES} bytes deep"),
+        (s.dtype == "tfloat32" and across, "wgmma reads TF32 along k alone"),
+        (s.thread.m != BLOCK_ROWS or s.l0.m % BLOCK_ROWS != 0, f"instructions have {BLOCK_ROWS} rows"),
+        (s.l0.n != s.l1.n or s.thread.n != s.l1.n, "a warpgroup takes all columns of the block"),
+        (s.l1.n % 16 != 0 or not 16 <= s.l1.n <= 256, "16 to 256 columns, in steps of 16"),
+        (s.l1.m > 256, "a box has at most 256 rows"),
+        (s.stages < 2, "one stage is filled while another is read: two at least"),
+    )
+    for refused, reason in refusals:
+        if refused:
+            raise CodegenError(f"{s} cannot be generated: {reason}")
+    if shared_layout(variant)[2] > MOST_SHARED_BYTES:
+        raise CodegenError(f"{s} takes {shared_layout(variant)[2]} bytes of shared memory, of {MOST_SHARED_BYTES}")
+
+
+def kernel(variant: Variant) -> tirx.PrimFunc:
+    """The kernel as TIR that prints as CUDA over the functions of the prelude."""
+    s, kind = variant.strategy, KINDS[variant.strategy.dtype]
+    rows, columns, depth, stages = s.l1.m, s.l1.n, s.l1.k, s.stages
+    consumers, blocks = rows // s.l0.m, s.l0.m // BLOCK_ROWS
+    a_across, b_across = variant.transpose_a, not variant.transpose_b
+    b_begin, barriers, _ = shared_layout(variant)
+    a_stage, b_stage = b_begin // stages, (barriers - b_begin) // stages
+    group_bytes = depth * ROW_BYTES  # across k: 64 elements of all rows of a tile
+    step_bytes = (2 * PATTERN_BYTES if a_across else 32, 2 * PATTERN_BYTES if b_across else 32)
+    steps = ROW_BYTES // 32
+    per_block = columns // 2
+    block_bytes = BLOCK_ROWS * ROW_BYTES
+    split = register_split(blocks * per_block, consumers)
+    share_out = split is not None
+    fewer, more = (f"registers_fewer<{split[0]}>", f"registers_more<{split[1]}>") if split else ("", "")
+    multiply = wgmma_name(columns, kind, (a_across, b_across))
+    through_shared = s.store == "shared" and kind != "tf32"
+    settled = f"settled<{blocks * per_block}>"
+    stage_pair = f"stage_{kind}"
+    store_pair = f"store_pair_{'f32' if kind == 'tf32' else kind}"
+    width = gcd(columns, ROW_BYTES // 2)  # columns of C that pass through one stage at a time
+
+    def call(name: str, *arguments: Any) -> Any:
+        return T.evaluate(T.call_extern("void", name, *arguments))
+
+    def at(offset: Any) -> Any:
+        return T.call_extern("uint32", "shared_at", offset)
+
+    def matrix(offset: Any) -> Any:
+        return T.call_extern("uint64", "matrix", offset, group_bytes, PATTERN_BYTES)
+
+    def full(stage: Any) -> Any:
+        return at(barriers + stage * BARRIER_BYTES)
+
+    def empty(stage: Any) -> Any:
+        return at(barriers + (stages + stage) * BARRIER_BYTES)
+
+    # fmt: off
+    @T.prim_func
+    def program(a: T.handle("tensormap"), b: T.handle("tensormap"), c: T.handle("float32"),  # type: ignore[valid-type]
+                M: T.int32, N: T.int32,
+                K: T.int32, ldc: T.int32, chunk: T.int32, raster: T.int32):
+        block_x = T.launch_thread("blockIdx.x", (M + rows - 1) // rows * ((N + columns - 1) // columns))
+        part = T.launch_thread("blockIdx.z", (K + chunk - 1) // chunk)
+        thread = T.launch_thread("threadIdx.x", GROUP * (consumers + 1))
+        tall: T.let[T.int32] = (M + rows - 1) // rows
+        wide: T.let[T.int32] = (N + columns - 1) // columns
+        row: T.let[T.int32] = T.call_extern("int32", "row_of_block", block_x, tall, wide, raster) * rows
+        column: T.let[T.int32] = T.call_extern("int32", "column_of_block", block_x, tall, wide, raster) * columns
+        origin: T.let[T.int32] = part * chunk
+        # At least one tile: a part past the end of k is all zeros.
+        tiles: T.let[T.int32] = T.max((T.min(chunk, K - origin) + depth - 1) // depth, 1)
+        group: T.let[T.int32] = T.call_extern("int32", "warp_uniform", thread // GROUP)
+        if thread == 0:
+            for stage in T.serial(stages):
+                call("mbarrier_init", full(stage), 1)
+                call("mbarrier_init", empty(stage), consumers * WARPGROUP)
+        call("mbarriers_ready")
+        if group == consumers:
+            if share_out:
+                call(fewer)
+            if thread == GROUP * consumers:
+                call("prefetch_map", T.address_of(a))
+                call("prefetch_map", T.address_of(b))
+                for t in T.serial(0, tiles):
+                    stage: T.let[T.int32] = t % stages
+                    call("mbarrier_wait", empty(stage), t // stages % 2 ^ 1)
+                    call("mbarrier_expect", full(stage), a_stage + b_stage)
+                    if a_across:
+                        for i in T.unroll(rows // BLOCK_ROWS):
+                            call("tensor_copy", at(stage * a_stage + i * group_bytes), T.address_of(a),
+                                 row + i * BLOCK_ROWS, origin + t * depth, full(stage))
+                    else:
+                        call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row, full(stage))
+                    if b_across:
+                        for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
+                            call("tensor_copy", at(b_begin + stage * b_stage + j * group_bytes), T.address_of(b),
+                                 column + j * BLOCK_ROWS, origin + t * depth, full(stage))
+                    else:
+                        call("tensor_copy", at(b_begin + stage * b_stage), T.address_of(b), origin + t * depth, column,
+                             full(stage))
+        else:
+            if share_out:
+                call(more)
+            own: T.let[T.int32] = group * blocks * block_bytes
+            sums = T.alloc_buffer((blocks * per_block,), "float32", scope="local")
+            call("mbarrier_wait", full(0), 0)
+            call("wgmma_fence")
+            for k in T.unroll(steps):
+                for i in T.unroll(blocks):
+                    call(multiply, T.address_of(sums[i * per_block]),
+                         matrix(own + i * block_bytes + k * step_bytes[0]),
+                         matrix(b_begin + k * step_bytes[1]), T.Select(k == 0, 0, 1))
+            call("wgmma_commit")
+            for u in T.serial(0, tiles - 1):
+                stage: T.let[T.int32] = (u + 1) % stages
+                call("mbarrier_wait", full(stage), (u + 1) // stages % 2)
+                call("wgmma_fence")
+                for k in T.unroll(steps):
+                    for i in T.unroll(blocks):
+                        call(multiply, T.address_of(sums[i * per_block]),
+                             matrix(stage * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                             matrix(b_begin + stage * b_stage + k * step_bytes[1]), 1)
+                call("wgmma_commit")
+                call("wgmma_wait<1>")
+                if thread % WARP == 0:
+                    call("mbarrier_arrive", empty(u % stages))
+            call("wgmma_wait<0>")
+            call(settled, T.address_of(sums[0]))
+            # Of lane 4 r + q and sum 4 g + 2 h + v: row 16 warp + 8 h + r, column 8 g + 2 q + v.
+            warp: T.let[T.int32] = thread % GROUP // WARP
+            lane: T.let[T.int32] = thread % WARP
+            partial: T.let[T.bool] = chunk < K
+            top: T.let[T.int32] = row + group * s.l0.m + warp * 16
+            # The stages of A that this warpgroup alone has read take C: each warp's 16 rows, `width` columns a stage.
+            if through_shared and not partial:
+                call("warpgroup_barrier", group)
+                for i in T.unroll(blocks):
+                    for q in T.unroll(columns // width):
+                        first = T.meta_var(q * width)
+                        place = T.meta_var(q % stages * a_stage + own + i * block_bytes + warp * 16 * ROW_BYTES)
+                        for g in T.unroll(width // 8):
+                            for h in T.unroll(2):
+                                call(stage_pair, place, h * 8 + lane // 4, g * 8 + lane % 4 * 2,
+                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2],
+                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2 + 1])
+                        call("__syncwarp")
+                        for v in T.unroll(width // 16):
+                            from_row = T.meta_var((lane + v * WARP) // (width // 8))
+                            from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
+                            if top + i * BLOCK_ROWS + from_row < M and column + first + from_column < N:
+                                call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
+                                     column + first + from_column, place, from_row, from_column)
+            if not through_shared or partial:
+                for i in T.unroll(blocks):
+                    for h in T.unroll(2):
+                        if top + i * BLOCK_ROWS + h * 8 + lane // 4 < M:
+                            for g in T.unroll(columns // 8):
+                                if column + g * 8 + lane % 4 * 2 < N:
+                                    call(store_pair, c, partial, part, M, top + i * BLOCK_ROWS + h * 8 + lane // 4, ldc,
+                                         column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
+                                         sums[i * per_block + g * 4 + h * 2 + 1])
+    # fmt: on
+    return program
+
+
+def source(variant: Variant, arch: str) -> KernelSource:
+    """CUDA of a `tensor_core_hopper` variant."""
+    check(variant)
+    s = variant.strategy
+    program = kernel(variant)
+    text = printed(program.body, variant.name, list(program.params), cuda_target(arch))
+    called = functions(s.l1.n, KINDS[s.dtype], (variant.transpose_a, not variant.transpose_b))
+    return KernelSource(variant.name, called + text, ARGS, (s.threads, 1, 1), shared_layout(variant)[2])

@@ -1,0 +1,299 @@
+"""Predicted seconds of a GPU kernel (paper Eq. 2-4, plus what a GPU adds), written once.
+
+`ops` is the arithmetic, as in `cost`: NumPy float32 arrays over kernels, or TVM expressions for the native selector.
+A block computes `rows` x `columns` of C in `depth` stages; `gpu_profiler` measures or computes cost(L1) of a stage,
+and all above is computed here. A wave is as many blocks as the SMs hold; the last one may be any part of that:
+
+    stage    = max(compute, load) + leak * min(compute, load)                                           (Eq. 2)
+    cost(L2) = launch + waves * (depth * stage + edge) + reduction, and never less than DRAM takes      (Eq. 3, Eq. 4)
+
+Which core type computes is one kernel against another: nothing below asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+from vortex.cost import Value
+
+
+class Arithmetic(Protocol):
+    """The few operations a cost needs beyond + - * /."""
+
+    def least(self, x: Value, y: Value) -> Value: ...
+    def most(self, x: Value, y: Value) -> Value: ...
+    def floor(self, x: Value) -> Value: ...
+    def ceil(self, x: Value) -> Value: ...
+    def where(self, condition: Value, x: Value, y: Value) -> Value: ...
+    def name(self, label: str, x: Value) -> Value:
+        """Give a shared intermediate a name (TVM computes it once; NumPy passes it through)."""
+
+
+@dataclass(frozen=True)
+class GpuRates:
+    """What the device does, as the cost model sees it: seconds, seconds per byte, bytes, counts."""
+
+    sms: float
+    per_sm: float
+    """1 / sms."""
+    launch: float
+    """Seconds of a kernel that does nothing."""
+    l2_byte: float
+    """Seconds per byte that all SMs together read from L2, or write to it."""
+    port_byte: float
+    """Seconds per byte that one SM reads from L2, however few others do."""
+    dram_byte: float
+    l2_bytes: float
+    """Bytes of L2 that operands may count on from one wave to the next."""
+    l2_latency: float
+    """Seconds from asking for a line to having it in shared memory."""
+    miss_latency: float
+    """What is added if it comes from DRAM."""
+    reduction: float
+    """Seconds from the last partial of a split reduction to a reduction kernel that runs."""
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """What the model knows of each kernel: one column per field, one row per kernel; floats of one kernel, too."""
+
+    per_tile_m: Value
+    """1 / rows of the block tile; the other two likewise."""
+    per_tile_n: Value
+    per_tile_k: Value
+    item: Value
+    """Bytes of an element of A and B."""
+    out: Value
+    """Bytes of an element of C."""
+    resident: Value
+    """Blocks of this kernel that one SM holds at a time."""
+    per_resident: Value
+    slots: Value
+    """Blocks that the device holds at a time."""
+    per_slots: Value
+    work: Value
+    """Seconds that a stage of one block keeps the busiest unit of its SM: MMA or FMA pipes, shared memory, issue."""
+    chain: Value
+    """Seconds that a stage takes when its block has the SM to itself: what latency and barriers leave exposed."""
+    serial: Value
+    """Latencies of a load that every stage waits for in full: 1 without stages to load ahead into, else 0."""
+    wait: Value
+    """Latencies of a load that every stage waits for when loads run as far ahead as stages allow."""
+    fetch: Value
+    """Bytes that a load of narrow rows moves, over those it wants."""
+    start: Value
+    """Seconds until the first load of a block is under way."""
+    scatter: Value
+    """Bytes that stores of C occupy in the path to L2, over the bytes of C."""
+    raster: Value
+    """Rows of tiles that consecutive blocks walk down before they step one column on."""
+    leak: Value
+    """Share of the shorter of arithmetic and loads that shows beside the longer; 0 where a measurement has it."""
+    most_parts: Value
+    """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
+
+
+@dataclass(frozen=True)
+class GpuProblem:
+    """The shape of one call."""
+
+    m: Value
+    n: Value
+    k: Value
+    room: Value
+    """Copies of C that the workspace has room for, in float32."""
+
+
+@dataclass(frozen=True)
+class GpuCost:
+    """Predicted seconds; `launch` to `reduction` add up to `total`, what follows explains them."""
+
+    total: Value
+    launch: Value
+    multiply: Value
+    """What all waves take if no load is ever waited for; padding of the tile included."""
+    exposed: Value
+    """What loads add to that."""
+    edges: Value
+    """First load and store of C of the waves, where no other block hides them."""
+    memory: Value
+    """What DRAM adds because operands and C cannot cross faster."""
+    reduction: Value
+    parts: Value
+    """Pieces of the reduction."""
+    waves: Value
+    padding: Value
+    """Share of `multiply` that computes elements outside C."""
+
+    def terms(self) -> dict[str, Value]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+FILLS = (0.25, 0.5, 1.0, 2.0)
+"""Shares of the device's slots that a split of the reduction may fill; not to split at all is tried first."""
+MOST_PARTS = 512
+"""Beyond, reading the partial sums again takes longer than any reduction that is so long."""
+EPSILON = 1e-4
+"""Keeps a quotient by a rounded reciprocal from crossing the next integer; counts up to 10^4 stay exact."""
+PARTIAL = 4.0
+"""Bytes of a partial sum."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What a shape is for each kernel, however the reduction is split."""
+
+    tiles_n: Value
+    per_tiles_n: Value
+    tiles: Value
+    per_tiles: Value
+    rows: Value
+    """Rows of C in a block, on average: fewer than the tile has where the last tile is not full."""
+    columns: Value
+    stages: Value
+    row_bytes: Value
+    """Bytes of one row of a stage."""
+    load: Value
+    """Bytes that one block loads in a stage."""
+    group: Value
+    """Rows of tiles that are walked down before the next column."""
+    per_group: Value
+    footprint: Value
+    """Bytes of A and B."""
+    unique: Value
+    """Bytes that all blocks of a full wave load in a stage, what they share counted once."""
+
+
+def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
+    tiles_m = ops.name("tiles_m", ops.most(ops.ceil(p.m * s.per_tile_m - EPSILON), 1.0))
+    tiles_n = ops.name("tiles_n", ops.most(ops.ceil(p.n * s.per_tile_n - EPSILON), 1.0))
+    stages = ops.name("stages", ops.most(ops.ceil(p.k * s.per_tile_k - EPSILON), 1.0))
+    tiles = ops.name("tiles", tiles_m * tiles_n)
+    group = ops.name("group", ops.least(s.raster, tiles_m))
+    rows, columns = ops.name("rows", p.m / tiles_m), ops.name("columns", p.n / tiles_n)
+    row_bytes = ops.name("row_bytes", p.k / stages * (s.item * s.fetch))
+    partial = Tiling(
+        tiles_n=tiles_n,
+        per_tiles_n=ops.name("per_tiles_n", 1.0 / tiles_n),
+        tiles=tiles,
+        per_tiles=ops.name("per_tiles", 1.0 / tiles),
+        rows=rows,
+        columns=columns,
+        stages=stages,
+        row_bytes=row_bytes,
+        load=ops.name("load", (rows + columns) * row_bytes),
+        group=group,
+        per_group=ops.name("per_group", 1.0 / group),
+        footprint=ops.name("footprint", (p.m * p.k + p.k * p.n) * s.item),
+        unique=0.0,
+    )
+    return replace(partial, unique=ops.name("unique", patch(ops, partial, s.slots)))
+
+
+def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
+    """Bytes of a stage under so many consecutive blocks: rows of A beside them and columns of B above, each once.
+
+    They lie `group` tiles high as far as C is wide, and start over with the next part of the reduction when C is full.
+    """
+    tiles = ops.name("patch", ops.least(blocks, t.tiles))
+    high = ops.most(ops.least(tiles, t.group), tiles * t.per_tiles_n)
+    wide = ops.most(ops.least(tiles * t.per_group, t.tiles_n), 1.0)
+    return ops.most(blocks * t.per_tiles, 1.0) * ((high * t.rows + wide * t.columns) * t.row_bytes)
+
+
+def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:
+    """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots."""
+    spare = ops.name("spare", s.slots * t.per_tiles)
+    most = ops.name("most", ops.least(ops.least(t.stages, p.room), s.most_parts))
+    return [ops.name("cut", ops.most(ops.least(ops.floor(spare * fill + EPSILON), most), 1.0)) for fill in FILLS]
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Blocks that run at the same time."""
+
+    blocks: Value
+    resident: Value
+    """Of them on one SM."""
+    missing: Value
+    """Bytes of a stage that come from DRAM."""
+    lag: Value
+    """Latency of a load."""
+
+
+def loading(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> Value:
+    """Seconds until all blocks of a wave have the operands of a stage: by L2, an SM's port, DRAM or latency."""
+    shared = ops.most(wave.blocks * rates.l2_byte, wave.resident * rates.port_byte) * t.load
+    return ops.most(ops.most(shared, wave.missing * rates.dram_byte), s.wait * wave.lag)
+
+
+def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> tuple[Value, Value]:
+    """Seconds of a stage of every block of a wave: of the arithmetic alone, and with what loads add (Eq. 2)."""
+    compute = ops.name("compute", ops.most(wave.resident * s.work, s.chain + s.serial * wave.lag))
+    load = ops.name("loading", loading(ops, rates, s, t, wave))
+    return compute, ops.name("exposed", ops.most(compute, load) + s.leak * ops.least(compute, load) - compute)
+
+
+def waves(ops: Arithmetic, s: BlockCosts, blocks: Value) -> tuple[Value, Value]:
+    """Full waves, and blocks of the last one, which may be full as well."""
+    full = ops.name("full", ops.most(ops.ceil(blocks * s.per_slots - EPSILON) - 1.0, 0.0))
+    return full, ops.name("rest", blocks - full * s.slots)
+
+
+def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling) -> Value:
+    """Share of what waves ask for that comes from DRAM: operands that L2 keeps come once.
+
+    With the reduction whole: cutting it changes little of what is asked for.
+    """
+    full, rest = waves(ops, s, t.tiles)
+    asked = t.stages * (full * t.unique + patch(ops, t, rest))
+    return ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
+
+
+def predict(
+    ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling, cut: Value | None = None
+) -> GpuCost:
+    """cost(L2) of every kernel for one call, the reduction whole or cut into so many parts."""
+    depth, parts, blocks = t.stages, 1.0, t.tiles
+    if cut is not None:
+        depth = ops.name("depth", ops.ceil(t.stages / cut - EPSILON))
+        parts = ops.name("parts", ops.ceil(t.stages / depth - EPSILON))
+        blocks = ops.name("blocks", t.tiles * parts)
+    full, rest = waves(ops, s, blocks)
+    resident = ops.name("resident", ops.ceil(rest * rates.per_sm - EPSILON))
+    share = ops.name("share", missing(ops, rates, s, t))
+    lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
+    unique = ops.name("unique_last", patch(ops, t, rest))
+    compute_full, exposed_full = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
+    compute_last, exposed_last = stage(ops, rates, s, t, Wave(rest, resident, unique * share, lag))
+
+    bytes_c = s.out if cut is None else ops.where(parts > 1.5, PARTIAL, s.out)
+    stored = ops.name("stored", t.rows * t.columns * bytes_c * (s.scatter * rates.l2_byte))
+    entry = ops.name("entry", s.start + lag)
+    multiply = depth * (full * compute_full + compute_last)
+    exposed = depth * (full * exposed_full + exposed_last)
+    edges = full * ((entry + s.slots * stored) * s.per_resident) + (entry + rest * stored)
+    busy = ops.name("busy", multiply + exposed + edges)
+    elements = p.m * p.n
+    floor = (t.footprint + elements * s.out) * rates.dram_byte
+    memory = ops.most(floor - busy, 0.0)
+    total, reduction = rates.launch + (busy + memory), 0.0
+    if cut is not None:
+        partials = ops.name("partials", elements * (PARTIAL * parts))
+        byte = ops.where(partials <= rates.l2_bytes, rates.l2_byte, rates.dram_byte)
+        reduction = ops.where(parts > 1.5, rates.reduction + (partials + elements * s.out) * byte, 0.0)
+        total = total + reduction
+    padded = t.rows * s.per_tile_m * (t.columns * s.per_tile_n) * (p.k / t.stages * s.per_tile_k)
+    return GpuCost(
+        total=total,
+        launch=rates.launch,
+        multiply=multiply,
+        exposed=exposed,
+        edges=edges,
+        memory=memory,
+        reduction=reduction,
+        parts=parts,
+        waves=full + rest * s.per_slots,
+        padding=1.0 - padded,
+    )

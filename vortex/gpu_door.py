@@ -1,0 +1,240 @@
+"""The native door of a GPU library through ctypes: the host code of a library, opened for one device or for none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vortex.cuda_driver import Device, Driver, Modules, python_threads
+from vortex.errors import DeviceError, LibraryError, ShapeError
+from vortex.gpu_library import Entry, GpuManifest
+from vortex.gpu_operands import DTYPES
+
+ABI = 1
+PARAMETERS = ("*A", "*B", "*C", "*W", "M", "N", "K", "lda", "ldb", "ldc", "chunk", "splits", "raster", "@A", "@B")
+"""In the order of the numbers of runtime/gpu_door.h."""
+MOST_PARAMETERS = 24
+MAP_TYPES = {"float16": 6, "bfloat16": 9, "float32": 7, "tfloat32": 11}
+"""CUtensorMapDataType of a descriptor for the tensor memory accelerator."""
+
+
+ITEM_BYTES = {name: bits // 8 for name, (_, bits) in DTYPES.items()}
+
+
+class Plan(ctypes.Structure):
+    _fields_ = (
+        ("kernel", ctypes.c_int32),
+        ("splits", ctypes.c_int32),
+        ("chunk", ctypes.c_int32),
+        ("raster", ctypes.c_int32),
+        ("seconds", ctypes.c_float),
+    )
+
+
+class Shape(ctypes.Structure):
+    _fields_ = (
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("transpose_a", ctypes.c_int32),
+        ("transpose_b", ctypes.c_int32),
+        ("alignment", ctypes.c_int32),
+    )
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("parameter_count", ctypes.c_int32),
+        ("parameters", ctypes.c_uint8 * MOST_PARAMETERS),
+    )
+
+
+class _Kernel(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("direct", "split", "tile_m", "tile_n", "tile_k")),
+        *((name, ctypes.c_int32) for name in ("transpose_a", "transpose_b", "vector_bytes")),
+        ("box_a", ctypes.c_uint32 * 2),
+        ("box_b", ctypes.c_uint32 * 2),
+    )
+
+
+class _Setup(ctypes.Structure):
+    _fields_ = (
+        ("abi", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("context", ctypes.c_void_p),
+        ("save_thread", ctypes.c_void_p),
+        ("restore_thread", ctypes.c_void_p),
+        ("entries", ctypes.POINTER(_Entry)),
+        ("kernels", ctypes.POINTER(_Kernel)),
+        *((name, ctypes.c_int32) for name in ("kernel_count", "reduce", "reduce_columns")),
+        *((name, ctypes.c_int32) for name in ("dtype_code", "dtype_bits", "map_type", "wide")),
+        ("workspace_bytes", ctypes.c_int64),
+    )
+
+
+class Door:
+    """Functions of a library's `door.so`. Selecting needs no device."""
+
+    def __init__(self, code: bytes) -> None:
+        with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+            path = Path(folder) / "door.so"
+            path.write_bytes(code)
+            try:
+                calls = ctypes.PyDLL(os.fspath(path))  # keeps the interpreter lock: operands are Python objects
+            except OSError as error:
+                raise LibraryError(f"the host code of the library does not load: {error}") from error
+        pointer, number, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        thing = ctypes.py_object
+        signatures: dict[str, tuple[Any, Sequence[Any]]] = {
+            "vx_gpu_abi": (number, ()),
+            "vx_gpu_open": (pointer, (ctypes.c_char_p, ctypes.POINTER(_Setup), ctypes.POINTER(ctypes.c_char_p))),
+            "vx_gpu_close": (None, (pointer,)),
+            "vx_gpu_set_workspace": (long, (pointer, pointer, pointer, long)),
+            "vx_gpu_gemm": (long, (pointer, pointer, thing, thing, thing, long, pointer, number)),
+            "vx_gpu_gemm_described": (long, (pointer, pointer, long, pointer)),
+            "vx_gpu_gemm_planned": (long, (pointer, pointer, long, pointer, ctypes.POINTER(Plan))),
+            "vx_gpu_stream": (long, (pointer, pointer, ctypes.POINTER(pointer))),
+            "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, ctypes.POINTER(Plan))),
+            "vx_gpu_time_selection": (ctypes.c_double, (ctypes.POINTER(Shape), long, long)),
+        }
+        try:
+            for name, (result, arguments) in signatures.items():
+                function = getattr(calls, name)
+                function.restype, function.argtypes = result, arguments
+        except AttributeError as error:
+            raise LibraryError(f"the host code of the library lacks a function ({error}); compile it again") from error
+        if (found := calls.vx_gpu_abi()) != ABI:
+            raise LibraryError(f"the library's host code has form {found}, this vortex reads {ABI}; compile it again")
+        self.calls = calls
+
+    def select(self, shape: Shape, workspace: int) -> Plan:
+        plan = Plan()
+        self.calls.vx_gpu_select(ctypes.byref(shape), workspace, ctypes.byref(plan))
+        return plan
+
+    def time_selection(self, shape: Shape, workspace: int, repeats: int) -> float:
+        """Seconds of one selection, the mean of `repeats`."""
+        return float(self.calls.vx_gpu_time_selection(ctypes.byref(shape), workspace, repeats)) / repeats
+
+
+def _entry(entry: Entry, function: int) -> _Entry:
+    unknown = [name for name in entry.args if name not in PARAMETERS]
+    if unknown or len(entry.args) > MOST_PARAMETERS:
+        raise LibraryError(f"the kernel {entry.symbol} takes {unknown or entry.args}, unknown here; compile it again")
+    numbers = [PARAMETERS.index(name) for name in entry.args]
+    parameters = (ctypes.c_uint8 * MOST_PARAMETERS)(*numbers)
+    block = (ctypes.c_uint32 * 3)(*entry.block)
+    return _Entry(function, block, entry.shared_bytes, len(numbers), parameters)
+
+
+def _kernels(manifest: GpuManifest) -> ctypes.Array[_Kernel]:
+    rows = []
+    for kernel in manifest.kernels:
+        v, tile = kernel.variant, kernel.variant.strategy.l1
+        boxes = ((ctypes.c_uint32 * 2)(*kernel.box_a), (ctypes.c_uint32 * 2)(*kernel.box_b))
+        layout = (int(v.transpose_a), int(v.transpose_b), v.vector_bytes)
+        rows.append(_Kernel(kernel.direct, kernel.split, tile.m, tile.n, tile.k, *layout, *boxes))
+    return (_Kernel * len(rows))(*rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A library on a device: the door's handle, and everything that it points to."""
+
+    handle: int
+    driver: Driver
+    context: int
+    modules: Modules
+    keep: Any
+
+
+def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, images: dict[str, bytes]) -> Opened:
+    """Load the device code and give the door what it launches."""
+    context = driver.retain_context(ordinal)
+    symbols = [(entry.file, entry.symbol, entry.shared_bytes) for entry in manifest.entries]
+    modules = driver.load_modules(context, images, symbols)
+    rows = [_entry(entry, function) for entry, function in zip(manifest.entries, modules.functions, strict=True)]
+    entries, kernels = (_Entry * len(rows))(*rows), _kernels(manifest)
+    save, restore = python_threads()
+    code, bits = DTYPES[manifest.dtype]
+    uses_maps = any(kernel.box_a[0] for kernel in manifest.kernels)
+    setup = _Setup(
+        abi=ABI,
+        device=ordinal,
+        context=context,
+        save_thread=save,
+        restore_thread=restore,
+        entries=entries,
+        kernels=kernels,
+        kernel_count=len(kernels),
+        reduce=manifest.reduce,
+        reduce_columns=manifest.reduce_columns,
+        dtype_code=code,
+        dtype_bits=bits,
+        map_type=MAP_TYPES[manifest.dtype] if uses_maps else -1,
+        wide=manifest.is_wide,
+        workspace_bytes=manifest.workspace_bytes,
+    )
+    missing = ctypes.c_char_p()
+    handle = door.calls.vx_gpu_open(driver.name.encode(), ctypes.byref(setup), ctypes.byref(missing))
+    if not handle:
+        driver.unload(context, modules)
+        what = (missing.value or b"").decode()
+        raise DeviceError(f"the driver has no {what}; update it, or compile for an architecture that it knows")
+    return Opened(handle, driver, context, modules, (entries, kernels, setup))
+
+
+def choose_code(manifest: GpuManifest, device: Device, jit: bool) -> bool:
+    """Whether the driver must translate the PTX: machine code runs on its own major version, from its minor one on."""
+    number, specific = manifest.arch[3:].rstrip("af"), manifest.arch[-1] in "af"
+    major, minor = int(number[:-1]), int(number[-1])
+    runs = device.major == major and (device.minor == minor if specific else device.minor >= minor)
+    if runs:
+        return False
+    built = f"the library holds machine code for {manifest.hardware['name']} ({manifest.arch})"
+    virtual = manifest.ptx.removeprefix("compute_")
+    portable = bool(virtual) and not virtual.endswith(("a", "f"))
+    if not portable or (device.major, device.minor) < (int(virtual[:-1]), int(virtual[-1])):
+        raise DeviceError(f"{built}, which does not run on {device}; compile with hw='cuda' there")
+    if not jit:
+        raise DeviceError(
+            f"{built} and {manifest.ptx} PTX; {device} needs the PTX translated: load it with jit=True, which may "
+            "take minutes, or compile for this device"
+        )
+    return True
+
+
+def alignment(dtype: str, address: int, stride: int, length: int) -> int:
+    """The alignment class of rows `stride` elements apart and `length` long: 16, 8, 4 or 2 bytes."""
+    item = ITEM_BYTES[dtype]
+    bits = 16 | address | stride * item | length * item
+    return bits & -bits
+
+
+def shape_of(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    lda: int = 0,
+    ldb: int = 0,
+    ldc: int = 0,
+) -> Shape:
+    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0; addresses aligned."""
+    if min(m, n, k) < 1:
+        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 1")
+    rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
+    least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
+    return Shape(m, n, k, int(transpose_a), int(transpose_b), least)

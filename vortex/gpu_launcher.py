@@ -1,0 +1,304 @@
+"""The callable of a GPU library: hands CUDA tensors to the native door, which selects and launches. No TVM."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vortex.cuda_driver import Device, Driver
+from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
+from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, choose_code, open_on, shape_of
+from vortex.gpu_explain import GpuExplanation, explain
+from vortex.gpu_library import GpuLibrary, Kernel, write
+from vortex.gpu_operands import (
+    CUDA_ERROR,
+    NEEDS_WORKSPACE,
+    OPERANDS,
+    REASONS,
+    DLTensor,
+    current_stream,
+    describe,
+    described,
+    empty,
+    exchange_api,
+    refuse_gradients,
+    stream_handle,
+)
+from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
+
+TRANSPOSE_A, TRANSPOSE_B = 1, 2
+
+
+class GpuGemm:
+    """C = A B for any shape on a CUDA device: see `__call__`."""
+
+    def __init__(self, library: GpuLibrary, device: int | None = None, *, jit: bool = False) -> None:
+        """Open the library on a device, 0 if none is named.
+
+        Where no device can be used, an unnamed one is forgiven: the selector, `explain` and `save` work, and a call
+        says what is missing. `jit` lets the driver translate the library's PTX for an architecture whose machine code
+        it does not hold, which may take minutes.
+        """
+        self.library = library
+        self.manifest = library.manifest
+        self._door = Door(library.parts["door.so"])
+        self._gemm = self._door.calls.vx_gpu_gemm
+        self._exchange: dict[type, int] = {}
+        self._workspaces: dict[int, list[Any]] = {}
+        self._opened: Opened | None = None
+        self._handle = 0
+        self.device: Device | None = None
+        """Where calls run; None where no device can be used."""
+        self.code = "none"
+        """What runs there: machine code of the library, or its PTX as the driver translated it."""
+        self._refused: VortexError | None = None
+        try:
+            self._open(device or 0, jit)
+        except DeviceError as error:
+            if device is not None:
+                raise
+            self._refused = error
+
+    def _open(self, ordinal: int, jit: bool) -> None:
+        driver = Driver()
+        device = driver.device(ordinal)
+        translate = choose_code(self.manifest, device, jit)
+        images = self.library.images(translate)
+        opened = open_on(self._door, self.manifest, driver, ordinal, images)
+        self.device, self._opened, self._handle = device, opened, opened.handle
+        self.code = f"{self.manifest.ptx} PTX, translated by the driver" if translate else self.manifest.arch
+        weakref.finalize(self, _close, self._door, opened, ordinal)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel that the selector chooses from."""
+        return self.manifest.kernels
+
+    @property
+    def strategies(self) -> tuple[Any, ...]:
+        """Every strategy that some kernel of the library follows."""
+        return tuple(dict.fromkeys(kernel.variant.strategy for kernel in self.manifest.kernels))
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        stream: Any = None,
+        workspace: Any = None,
+    ) -> Any:
+        """out = op(a) op(b), queued on `stream`; nothing is waited for.
+
+        `a` is [m, k] ([k, m] with `transpose_a`), `b` is [k, n] ([n, k] with `transpose_b`): CUDA tensors of torch or
+        CuPy, or anything with DLPack or `__cuda_array_interface__`, of the library's dtype; rows or columns must be
+        contiguous, the other stride is free. `out` is [m, n] with contiguous rows; without it the framework of `a`
+        allocates one. `stream` is the framework's current one if not given. Partial sums of a split reduction go to
+        `workspace`, or to memory that the framework allocates once for each stream. Errors are VortexError and the
+        built-in kind.
+        """
+        if not self._handle:
+            raise self._unusable()
+        if out is None:
+            out = self._allocate(a, b, transpose_a, transpose_b)
+        flags = TRANSPOSE_A if transpose_a else 0
+        if transpose_b:
+            flags |= TRANSPOSE_B
+        if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0) or getattr(out, "requires_grad", 0):
+            refuse_gradients(a, b, out)
+        known = self._exchange.get
+        api = known(type(a))
+        if api and stream is None and workspace is None and api == known(type(b)) == known(type(out)):
+            try:
+                status = self._gemm(self._handle, api, a, b, out, flags, None, 0)
+            except (BufferError, TypeError, ValueError, RuntimeError) as error:
+                raise unreadable(error, a, b, out) from error
+        else:
+            status = self._queue(a, b, out, flags, self._stream_of(a, stream), workspace)
+        if status & 0xFF == NEEDS_WORKSPACE and workspace is None:
+            handle = self._stream_of(a, stream)
+            self._provide(a, status >> 16, handle)
+            status = self._queue(a, b, out, flags, handle, None)
+        if status:
+            raise self._refusal(status, a, b, out)
+        return out
+
+    def _queue(self, a: Any, b: Any, out: Any, flags: int, stream: int, lent: Any) -> int:
+        """A call in full: any kinds of operands, a stream, memory lent for this call alone."""
+        apis = {self._api_of(operand) for operand in (a, b, out)}
+        calls, handle = self._door.calls, self._handle
+        if lent is not None:
+            self._set_workspace(a, lent, stream)
+        try:
+            if len(apis) == 1 and (api := apis.pop()):
+                return int(self._gemm(handle, api, a, b, out, flags, stream, 1))
+            read = [describe(operand, name) for operand, name in zip((a, b, out), OPERANDS, strict=True)]
+            tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in read))
+            return int(calls.vx_gpu_gemm_described(handle, tensors, flags, stream))
+        except (BufferError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, VortexError):
+                raise
+            raise unreadable(error, a, b, out) from error
+        finally:
+            if lent is not None:
+                own = self._workspaces.get(stream)
+                if own:
+                    self._set_workspace(a, own[-1], stream)
+                else:
+                    calls.vx_gpu_set_workspace(handle, stream, None, 0)
+
+    def _api_of(self, operand: Any) -> int:
+        kind = type(operand)
+        if kind not in self._exchange:
+            self._exchange[kind] = exchange_api(kind)
+        return self._exchange[kind]
+
+    def run_planned(
+        self,
+        plan: GpuPlan,
+        a: Any,
+        b: Any,
+        out: Any,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        stream: Any = None,
+    ) -> Any:
+        """Run a given plan instead of the selected one; same operands as a call."""
+        if not self._handle:
+            raise self._unusable()
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
+        read = [describe(operand, name) for operand, name in zip((a, b, out), OPERANDS, strict=True)]
+        tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in read))
+        native = Plan(plan.index, plan.splits, plan.chunk, plan.raster, plan.seconds)
+        handle = self._stream_of(a, stream)
+        run = self._door.calls.vx_gpu_gemm_planned
+        status = run(self._handle, tensors, flags, handle, ctypes.byref(native))
+        if status & 0xFF == NEEDS_WORKSPACE:
+            self._provide(a, status >> 16, handle)
+            status = run(self._handle, tensors, flags, handle, ctypes.byref(native))
+        if status:
+            raise self._refusal(status, a, b, out)
+        return out
+
+    def plan(self, m: int, n: int, k: int, **operands: Any) -> GpuPlan:
+        """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
+        native = self._door.select(shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest.workspace_bytes)
+        if native.kernel < 0:
+            raise ShapeError(f"no kernel of the library serves {m}x{n}x{k} with {operands}; make contiguous copies")
+        variant = self.manifest.kernels[native.kernel].variant
+        return GpuPlan(native.kernel, variant, native.splits, native.chunk, native.raster, native.seconds)
+
+    def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
+        """The chosen plan with each cost term, the best of every core type, and what the sieve admitted."""
+        shape, manifest = shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest
+        layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
+        return explain(
+            self.selector,
+            Extents(m, n, k),
+            layout,
+            shape.alignment,
+            manifest.workspace_bytes,
+            manifest.hardware["name"],
+            {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
+        )
+
+    @cached_property
+    def selector(self) -> GpuSelector:
+        """The native selector's mirror in Python."""
+        return GpuSelector.from_json([kernel.variant for kernel in self.kernels], self.manifest.selector)
+
+    def predict(self, m: int, n: int, k: int, **operands: Any) -> float:
+        """Predicted seconds of a call."""
+        return self.plan(m, n, k, **operands).seconds
+
+    def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
+        """Seconds per selection in native code, the mean of `repeats`."""
+        shape = shape_of(self.manifest.dtype, m, n, k, **operands)
+        return self._door.time_selection(shape, self.manifest.workspace_bytes, repeats)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the library to one file, to be read by `vortex.load`."""
+        write(self.library, Path(path))
+
+    def __repr__(self) -> str:
+        m, where = self.manifest, self.device or f"no device ({self._refused})"
+        return (
+            f"<vortex {m.operator} {m.dtype} for {m.hardware['name']}: {len(m.kernels)} kernels, costs {m.basis}; "
+            f"on {where}, code {self.code}>"
+        )
+
+    def _unusable(self) -> DeviceError:
+        """The refusal of the constructor, as a new exception for every call."""
+        return DeviceError(f"this library runs on no device: {self._refused}")
+
+    def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+        """An uninitialized result of the kind of `a`."""
+        try:
+            (rows, columns), (depth, width) = a.shape, b.shape
+        except (AttributeError, TypeError, ValueError) as error:
+            for name, operand in (("a", a), ("b", b)):
+                if not hasattr(operand, "shape"):
+                    raise OperandError(f"{name} is a {type(operand).__name__}; {REASONS[0][2]}") from error
+            shapes = f"a {tuple(a.shape)}, b {tuple(b.shape)}"
+            raise ShapeError(f"given {shapes}; expected matrices; reshape or index the operands") from error
+        return empty(a, columns if transpose_a else rows, depth if transpose_b else width)
+
+    def _stream_of(self, a: Any, stream: Any) -> int:
+        if stream is not None:
+            return stream_handle(stream)
+        if api := self._api_of(a):
+            found = ctypes.c_void_p()
+            if self._door.calls.vx_gpu_stream(self._handle, api, ctypes.byref(found)) == 0:
+                return found.value or 0
+        assert self.device is not None
+        return current_stream(a, self.device.ordinal)
+
+    def _provide(self, a: Any, need: int, stream: int) -> None:
+        """Allocate the declared workspace for a stream; earlier ones live on, a captured graph may write to them."""
+        size = max(need, self.manifest.workspace_bytes)
+        memory = empty(a, -(-size // ITEM_BYTES[self.manifest.dtype]), 1)
+        self._set_workspace(a, memory, stream)
+        self._workspaces.setdefault(stream, []).append(memory)
+
+    def _set_workspace(self, a: Any, memory: Any, stream: int) -> None:
+        found = describe(memory, "workspace")
+        tensor = DLTensor.from_address(found.tensor)
+        size = tensor.bits // 8
+        for axis in range(tensor.rank):
+            size *= tensor.shape[axis]
+        start = (tensor.data or 0) + tensor.offset
+        if start % 16:
+            raise OperandError("workspace does not start at a multiple of 16 bytes; pass an aligned one")
+        status = self._door.calls.vx_gpu_set_workspace(self._handle, stream, start, size)
+        if status:
+            raise self._refusal(status, a, a, a)
+
+    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+        reason, place, detail = status & 0xFF, status >> 8 & 0xFF, status >> 16
+        kind, problem, remedy = REASONS[reason - 1]
+        name, operand = OPERANDS[place], (a, b, out)[place]
+        assert self._opened is not None
+        cuda = self._opened.driver.error(detail) if reason == CUDA_ERROR else ""
+        told = {"detail": detail, "cuda": cuda, "dtype": self.manifest.dtype, "device": self.device}
+        shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True))
+        problem, remedy = problem.format(**told), remedy.format(**told)
+        return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
+
+
+def unreadable(error: Exception, a: Any, b: Any, out: Any) -> DtypeError:
+    """What an operand's framework says of an operand that DLPack cannot describe."""
+    given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
+    return DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense tensors on a CUDA device")
+
+
+def _close(door: Door, opened: Opened, ordinal: int) -> None:
+    door.calls.vx_gpu_close(opened.handle)
+    opened.driver.unload(opened.context, opened.modules)
+    opened.driver.release_context(ordinal)

@@ -1,0 +1,195 @@
+"""(kernels, shape, layout, alignment) -> GpuPlan: the argmin of the cost over kernels and cuts of the reduction.
+
+Pure Python and NumPy float32: the oracle of the native selector, which evaluates the same expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vortex.errors import VortexError
+from vortex.gpu_candidates import Variant
+from vortex.gpu_cost import BlockCosts, GpuCost, GpuProblem, GpuRates, Tiling, cuts, predict, tiling
+
+Array = npt.NDArray[np.float32]
+F32 = np.float32
+ALIGNMENTS = (16, 8, 4, 2)
+"""Alignment classes in bytes: rows of all operands start on multiples of it."""
+UNLIMITED = 2**40
+"""Bytes of a workspace that never says no."""
+ROUND = F32(2.0**23)
+"""Adding and taking away rounds a float32 below it to an integer, on every processor and without a call."""
+
+
+class Extents(NamedTuple):
+    m: int
+    n: int
+    k: int
+
+
+class Layout(NamedTuple):
+    """How A and B are given: as [m, k] and [k, n], or turned over."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+LAYOUTS = tuple(Layout(a, b) for a in (False, True) for b in (False, True))
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """What runs: a kernel of the library by its index, and how the reduction is cut."""
+
+    index: int
+    variant: Variant
+    splits: int
+    chunk: int
+    """Elements of k in one part, a multiple of the depth of a stage; all of k when not cut."""
+    raster: int
+    seconds: float
+
+
+class GpuArithmetic:
+    """Float32 arrays over kernels."""
+
+    def least(self, x: Array, y: Array) -> Array:
+        return np.minimum(F32(x), F32(y))
+
+    def most(self, x: Array, y: Array) -> Array:
+        return np.maximum(F32(x), F32(y))
+
+    def floor(self, x: Array) -> Array:
+        rounded = (x + ROUND) - ROUND
+        return rounded - np.where(rounded > x, F32(1), F32(0))
+
+    def ceil(self, x: Array) -> Array:
+        rounded = (x + ROUND) - ROUND
+        return rounded + np.where(rounded < x, F32(1), F32(0))
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        return np.where(condition, F32(x), F32(y))
+
+    def name(self, label: str, x: Array) -> Array:
+        return x
+
+
+def columns_of(costs: Sequence[BlockCosts]) -> BlockCosts:
+    """The kernels' figures as float32 columns."""
+    return BlockCosts(*(np.array(column, np.float32) for column in zip(*map(astuple, costs), strict=True)))
+
+
+def room(workspace: int, m: int, n: int) -> int:
+    """Partial C that a workspace of so many bytes holds; one part needs none."""
+    return max(1, min(workspace // (4 * m * n), 2**20))
+
+
+def problem(extents: Extents, workspace: int = UNLIMITED) -> GpuProblem:
+    return GpuProblem(F32(extents.m), F32(extents.n), F32(extents.k), F32(room(workspace, extents.m, extents.n)))
+
+
+def parts_of(splits: int, k: int, depth: int) -> tuple[int, int]:
+    """Parts and elements of each when `k` is cut into about `splits`, none inside a stage of `depth`."""
+    stages = -(-k // depth)
+    chunk = -(-stages // splits) * depth
+    parts = -(-k // chunk)
+    return (parts, chunk) if parts > 1 else (1, k)
+
+
+@dataclass(frozen=True)
+class GpuSelector:
+    """The run-time choice over a fixed list of kernels."""
+
+    variants: tuple[Variant, ...]
+    rates: GpuRates
+    costs: tuple[BlockCosts, ...]
+    """Of each kernel, floats."""
+    basis: str
+    """`measured`, `replayed` or `computed`: what cost(L1) rests on."""
+
+    @cached_property
+    def float32_rates(self) -> GpuRates:
+        return GpuRates(*(F32(value) for value in astuple(self.rates)))  # type: ignore[arg-type]  # float32, not float
+
+    @cached_property
+    def groups(self) -> dict[tuple[Layout, int], tuple[int, ...]]:
+        """Kernels by layout and alignment: of each strategy the one with the widest loads that are allowed."""
+        found: dict[tuple[Layout, int], tuple[int, ...]] = {}
+        for layout in LAYOUTS:
+            for alignment in ALIGNMENTS:
+                widest: dict[Any, int] = {}
+                for index, variant in enumerate(self.variants):
+                    if (variant.transpose_a, variant.transpose_b) != layout or variant.vector_bytes > alignment:
+                        continue
+                    best = widest.get(variant.strategy)
+                    if best is None or self.variants[best].vector_bytes < variant.vector_bytes:
+                        widest[variant.strategy] = index
+                found[layout, alignment] = tuple(sorted(widest.values()))
+        return found
+
+    @cached_property
+    def columns(self) -> dict[tuple[Layout, int], BlockCosts]:
+        return {key: columns_of([self.costs[index] for index in group]) for key, group in self.groups.items() if group}
+
+    def group(self, layout: Layout, alignment: int) -> tuple[Layout, int]:
+        """The key of `groups` that serves operands aligned to so many bytes."""
+        key = layout, next((size for size in ALIGNMENTS if alignment % size == 0), 0)
+        if not self.groups.get(key):
+            raise VortexError(f"no kernel of the library takes operands of {layout} aligned to {alignment} bytes")
+        return key
+
+    def evaluate(self, extents: Extents, key: tuple[Layout, int], workspace: int = UNLIMITED) -> list[GpuCost]:
+        """Predicted seconds of every kernel of a group, term by term: with the reduction whole, then each cut."""
+        ops, s, p = GpuArithmetic(), self.columns[key], problem(extents, workspace)
+        t = tiling(ops, s, p)
+        return [predict(ops, self.float32_rates, s, p, t, cut) for cut in (None, *cuts(ops, s, p, t))]
+
+    def cut(self, extents: Extents, key: tuple[Layout, int], choice: int, workspace: int = UNLIMITED) -> Array:
+        """Into how many parts each kernel of a group is asked to cut the reduction by the choice of that number."""
+        ops, s, p = GpuArithmetic(), self.columns[key], problem(extents, workspace)
+        t: Tiling = tiling(ops, s, p)
+        return np.ones_like(s.work) if choice == 0 else cuts(ops, s, p, t)[choice - 1]
+
+    def plan(self, extents: Extents, index: int, splits: int, seconds: float) -> GpuPlan:
+        variant = self.variants[index]
+        parts, chunk = parts_of(splits, extents.k, variant.strategy.l1.k)
+        return GpuPlan(index, variant, parts, chunk, int(self.costs[index].raster), seconds)
+
+    def select(
+        self,
+        extents: Extents,
+        layout: Layout = LAYOUTS[0],
+        alignment: int = 16,
+        workspace: int = UNLIMITED,
+    ) -> GpuPlan:
+        """The plan of least predicted time; of equals the first kernel, and of its cuts the one with fewest parts."""
+        key = self.group(layout, alignment)
+        totals = np.stack([np.asarray(cost.total) for cost in self.evaluate(extents, key, workspace)])
+        best = totals.argmin(axis=0)
+        seconds = totals.min(axis=0)
+        row = int(seconds.argmin())
+        splits = self.cut(extents, key, int(best[row]), workspace)
+        return self.plan(extents, self.groups[key][row], int(splits[row]), float(seconds[row]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures as plain data; the kernels are listed elsewhere."""
+        return {
+            "basis": self.basis,
+            "rates": asdict(self.rates),
+            "fields": [field.name for field in fields(BlockCosts)],
+            "costs": [list(astuple(row)) for row in self.costs],
+        }
+
+    @classmethod
+    def from_json(cls, variants: Sequence[Variant], data: dict[str, Any]) -> GpuSelector:
+        names = [field.name for field in fields(BlockCosts)]
+        if data["fields"] != names or len(data["costs"]) != len(variants):
+            raise VortexError("the library's cost model has other figures than this vortex reads; compile it again")
+        costs = tuple(BlockCosts(*row) for row in data["costs"])
+        return cls(tuple(variants), GpuRates(**data["rates"]), costs, data["basis"])

@@ -1,0 +1,349 @@
+/* The door of a GPU library: one native call checks the operands, selects and launches on the caller's stream.
+ *
+ * It allocates nothing, waits for nothing, and links neither Python nor CUDA: the driver is opened by name, and operands
+ * are read through DLPack's exchange API. A refusal is a number that gpu_launcher.py puts into words:
+ *     reason | operand << 8 | detail << 16 */
+#include "gpu_door.h"
+
+#include <dlfcn.h>
+#include <dlpack/dlpack.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define REFUSE(reason, operand) ((int64_t)((reason) | (operand) << 8))
+#define DETAILED(reason, operand, detail) (REFUSE(reason, operand) | (int64_t)(detail) << 16)
+enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2 };
+/* Mirrored by gpu_launcher.REASONS. */
+enum {
+  NOT_A_TENSOR = 1,
+  BAD_RANK,
+  BAD_DTYPE,
+  BAD_DEVICE,
+  OTHER_DEVICE,
+  BAD_STRIDES,
+  MISALIGNED,
+  INNER_DIFFERS,
+  BAD_OUT_SHAPE,
+  OVERLAPS,
+  TOO_LARGE,
+  NEEDS_WORKSPACE,
+  BAD_PLAN,
+  PYTHON_ERROR,
+  CUDA_ERROR,
+  TOO_MANY_STREAMS,
+  NO_KERNEL
+};
+
+#define LIMIT_32 INT64_C(2147483647)
+#define MOST_SPLITS 65535
+
+typedef struct {
+  _Alignas(64) unsigned char bytes[128];
+} tensor_map;
+
+/* The few functions of the driver that a call uses. */
+typedef struct {
+  int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                unsigned block_z, unsigned shared, void *stream, void **parameters, void **extra);
+  int (*get_context)(void **context);
+  int (*push_context)(void *context);
+  int (*pop_context)(void **context);
+  int (*fill_2d)(uint64_t target, size_t pitch, unsigned char value, size_t width, size_t height, void *stream);
+  int (*encode_map)(void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
+                    const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill);
+} driver_calls;
+
+typedef struct {
+  void *stream, *data;
+  int64_t bytes;
+} workspace;
+
+typedef struct {
+  vx_gpu_setup setup;
+  driver_calls driver;
+  int64_t item_bytes;
+  int32_t stream_count;
+  workspace workspaces[VX_MOST_STREAMS];
+} library;
+
+/* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
+typedef struct {
+  char *data;
+  int64_t rows, columns, stride;
+  int is_transposed; /* the tensor was column-major, so lines are its columns */
+} matrix;
+
+typedef struct {
+  matrix a, b, c;
+  vx_gpu_shape shape;
+} call;
+
+EXPORT int32_t vx_gpu_abi(void) { return VX_DOOR_ABI; }
+
+/* The driver's entry points by their versioned names; NULL and the name of the missing one in `missing`. */
+EXPORT void *vx_gpu_open(const char *driver_name, const vx_gpu_setup *setup, const char **missing) {
+  *missing = driver_name;
+  void *handle = dlopen(driver_name, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return NULL;
+  library *opened = calloc(1, sizeof *opened);
+  if (!opened) return NULL;
+  struct {
+    const char *name;
+    void **target;
+    int required;
+  } wanted[] = {
+      {"cuLaunchKernel", (void **)&opened->driver.launch, 1},
+      {"cuCtxGetCurrent", (void **)&opened->driver.get_context, 1},
+      {"cuCtxPushCurrent_v2", (void **)&opened->driver.push_context, 1},
+      {"cuCtxPopCurrent_v2", (void **)&opened->driver.pop_context, 1},
+      {"cuMemsetD2D8Async", (void **)&opened->driver.fill_2d, 1},
+      {"cuTensorMapEncodeTiled", (void **)&opened->driver.encode_map, setup->map_type >= 0},
+  };
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    *wanted[i].target = dlsym(handle, wanted[i].name);
+    if (!*wanted[i].target && wanted[i].required) {
+      *missing = wanted[i].name;
+      free(opened);
+      return NULL;
+    }
+  }
+  opened->setup = *setup;
+  opened->item_bytes = setup->dtype_bits / 8;
+  return opened;
+}
+
+EXPORT void vx_gpu_close(library *opened) { free(opened); }
+
+/* Memory for partial sums of one stream; the caller keeps it alive. 0, or a refusal. */
+EXPORT int64_t vx_gpu_set_workspace(library *of, void *stream, void *data, int64_t bytes) {
+  int32_t at = 0;
+  while (at < of->stream_count && of->workspaces[at].stream != stream) at++;
+  if (at == VX_MOST_STREAMS) return REFUSE(TOO_MANY_STREAMS, OPERAND_OUT);
+  of->workspaces[at] = (workspace){stream, data, bytes};
+  if (at == of->stream_count) of->stream_count++;
+  return 0;
+}
+
+static int64_t read_matrix(const library *of, const DLTensor *t, int operand, matrix *out) {
+  if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged) return REFUSE(BAD_DEVICE, operand);
+  if (t->device.device_id != of->setup.device) return DETAILED(OTHER_DEVICE, operand, t->device.device_id);
+  if (t->ndim != 2) return REFUSE(BAD_RANK, operand);
+  if (t->dtype.code != of->setup.dtype_code || t->dtype.bits != of->setup.dtype_bits || t->dtype.lanes != 1)
+    return REFUSE(BAD_DTYPE, operand);
+  out->data = (char *)t->data + t->byte_offset;
+  if ((uintptr_t)out->data % (uintptr_t)of->item_bytes) return REFUSE(MISALIGNED, operand);
+  int64_t r = t->shape[0], c = t->shape[1];
+  int64_t down = t->strides ? t->strides[0] : c, along = t->strides ? t->strides[1] : 1;
+  int empty = r == 0 || c == 0;
+  if (empty || ((c == 1 || along == 1) && (r == 1 || down >= c))) {
+    *out = (matrix){out->data, r, c, r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down, 0};
+  } else if ((r == 1 || down == 1) && (c == 1 || along >= r)) {
+    *out = (matrix){out->data, c, r, c <= 1 || along < r ? r : along, 1};
+  } else {
+    return REFUSE(BAD_STRIDES, operand);
+  }
+  if (out->rows > LIMIT_32 || out->columns > LIMIT_32 || out->stride > LIMIT_32) return REFUSE(TOO_LARGE, operand);
+  if (!of->setup.wide && out->rows && out->columns && (out->rows - 1) * out->stride + out->columns > LIMIT_32)
+    return REFUSE(TOO_LARGE, operand);
+  return 0;
+}
+
+/* Whether some element belongs to both. Exact for equal strides; otherwise two ranges that meet count as overlapping. */
+static int overlap(const matrix *x, const matrix *y, int64_t item) {
+  if (!x->rows || !x->columns || !y->rows || !y->columns) return 0;
+  const char *x_end = x->data + ((x->rows - 1) * x->stride + x->columns) * item;
+  const char *y_end = y->data + ((y->rows - 1) * y->stride + y->columns) * item;
+  if (x_end <= y->data || y_end <= x->data) return 0;
+  if (x->stride != y->stride) return 1;
+  int64_t apart = (x->data - y->data) % (x->stride * item);
+  if (apart < 0) apart += x->stride * item;
+  return !(apart >= y->columns * item && apart + x->columns * item <= x->stride * item);
+}
+
+/* The largest of 16, 8, 4, 2 that divides where every row starts and how long it is. */
+static int32_t alignment(const matrix *x, int64_t item) {
+  uint64_t bits = 16 | (uint64_t)(uintptr_t)x->data | (uint64_t)(x->columns * item);
+  if (x->rows > 1) bits |= (uint64_t)(x->stride * item);
+  return (int32_t)(bits & (~bits + 1));
+}
+
+static int64_t open_call(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
+  int64_t refused;
+  if ((refused = read_matrix(of, &tensors[0], OPERAND_A, &out->a)) || (refused = read_matrix(of, &tensors[1], OPERAND_B, &out->b)) ||
+      (refused = read_matrix(of, &tensors[2], OPERAND_OUT, &out->c)))
+    return refused;
+  matrix *a = &out->a, *b = &out->b, *c = &out->c;
+  vx_gpu_shape *s = &out->shape;
+  s->transpose_a = !!(flags & TRANSPOSE_A) ^ a->is_transposed;
+  s->transpose_b = !!(flags & TRANSPOSE_B) ^ b->is_transposed;
+  s->m = s->transpose_a ? a->columns : a->rows;
+  s->k = s->transpose_a ? a->rows : a->columns;
+  s->n = s->transpose_b ? b->rows : b->columns;
+  if ((s->transpose_b ? b->columns : b->rows) != s->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
+  if (c->is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
+  if (c->rows != s->m || c->columns != s->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
+  if (overlap(c, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
+  if (overlap(c, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
+  s->alignment = alignment(a, of->item_bytes) | alignment(b, of->item_bytes) | alignment(c, of->item_bytes);
+  s->alignment &= -s->alignment;
+  return 0;
+}
+
+/* A descriptor of boxes of a matrix for the tensor memory accelerator: 128-byte swizzle, zeros outside. */
+static int encode(const library *of, const matrix *x, const uint32_t *box, tensor_map *map) {
+  uint64_t extents[2] = {(uint64_t)x->columns, (uint64_t)x->rows}, strides[1] = {(uint64_t)(x->stride * of->item_bytes)};
+  uint32_t steps[2] = {1, 1};
+  enum { INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_L2_256B = 3, FILL_ZEROS = 0 };
+  return of->driver.encode_map(map->bytes, of->setup.map_type, 2, x->data, extents, strides, box, steps, INTERLEAVE_NONE,
+                               SWIZZLE_128B, PROMOTION_L2_256B, FILL_ZEROS);
+}
+
+typedef struct {
+  void *pointers[4];
+  int32_t numbers[VX_PARAMETERS];
+  tensor_map maps[2];
+} arguments;
+
+static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, int64_t grid_z, arguments *args, void *stream) {
+  void *list[VX_MOST_PARAMETERS];
+  for (int32_t i = 0; i < entry->parameter_count; i++) {
+    int what = entry->parameters[i];
+    list[i] = what <= VX_W ? (void *)&args->pointers[what] : what >= VX_MAP_A ? (void *)&args->maps[what - VX_MAP_A] : (void *)&args->numbers[what];
+  }
+  return of->driver.launch(entry->function, (unsigned)grid_x, 1, (unsigned)grid_z, entry->block[0], entry->block[1],
+                           entry->block[2], entry->shared_bytes, stream, list, NULL);
+}
+
+/* Whether a kernel serves operands of this layout and alignment. */
+static int serves(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
+  return kernel->transpose_a == s->transpose_a && kernel->transpose_b == s->transpose_b && kernel->vector_bytes <= s->alignment;
+}
+
+static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
+  const vx_gpu_kernel *kernel = &of->setup.kernels[plan->kernel];
+  const vx_gpu_shape *s = &c->shape;
+  int64_t tiles = ((s->m + kernel->tile_m - 1) / kernel->tile_m) * ((s->n + kernel->tile_n - 1) / kernel->tile_n);
+  if (tiles > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
+  arguments args;
+  args.pointers[VX_A] = c->a.data;
+  args.pointers[VX_B] = c->b.data;
+  args.pointers[VX_C] = c->c.data;
+  args.pointers[VX_W] = NULL;
+  args.numbers[VX_M] = (int32_t)s->m;
+  args.numbers[VX_N] = (int32_t)s->n;
+  args.numbers[VX_K] = (int32_t)s->k;
+  args.numbers[VX_LDA] = (int32_t)c->a.stride;
+  args.numbers[VX_LDB] = (int32_t)c->b.stride;
+  args.numbers[VX_LDC] = (int32_t)c->c.stride;
+  args.numbers[VX_CHUNK] = plan->chunk;
+  args.numbers[VX_SPLITS] = plan->splits;
+  args.numbers[VX_RASTER] = plan->raster;
+  if (plan->splits > 1) {
+    int64_t need = plan->splits * s->m * s->n * 4;
+    workspace *found = NULL;
+    for (int32_t i = 0; i < of->stream_count && !found; i++)
+      if (of->workspaces[i].stream == stream) found = &of->workspaces[i];
+    if (!found || found->bytes < need) return DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
+    args.pointers[VX_W] = found->data;
+  }
+  void *current = NULL;
+  int status = of->driver.get_context(&current);
+  int foreign = !status && current != of->setup.context;
+  if (foreign) status = of->driver.push_context(of->setup.context);
+  if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
+  if (s->k == 0) {
+    status = of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->item_bytes), 0,
+                                (size_t)(s->n * of->item_bytes), (size_t)s->m, stream);
+  } else {
+    if (kernel->box_a[0]) {
+      status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
+      if (!status) status = encode(of, &c->b, kernel->box_b, &args.maps[1]);
+    }
+    const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
+    if (!status) status = launch(of, entry, tiles, plan->splits, &args, stream);
+    if (!status && plan->splits > 1) {
+      int64_t blocks = (s->m * s->n + of->setup.reduce_columns - 1) / of->setup.reduce_columns;
+      status = launch(of, &of->setup.entries[of->setup.reduce], blocks, 1, &args, stream);
+    }
+  }
+  if (foreign) {
+    int popped = of->driver.pop_context(&current);
+    if (!status) status = popped;
+  }
+  return status ? DETAILED(CUDA_ERROR, OPERAND_OUT, status) : 0;
+}
+
+/* Launching may wait for room in the driver's queue: let other Python threads run meanwhile. */
+static int64_t run_released(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
+  if (c->shape.m == 0 || c->shape.n == 0) return 0;
+  if (!of->setup.save_thread) return run(of, c, plan, stream);
+  void *thread = ((void *(*)(void))of->setup.save_thread)();
+  int64_t status = run(of, c, plan, stream);
+  ((void (*)(void *))of->setup.restore_thread)(thread);
+  return status;
+}
+
+static int64_t select_and_run(library *of, const DLTensor *tensors, int64_t flags, void *stream) {
+  call c;
+  int64_t refused = open_call(of, tensors, flags, &c);
+  if (refused) return refused;
+  vx_gpu_plan plan = {0, 1, (int32_t)c.shape.k, 1, 0};
+  if (c.shape.m && c.shape.n && c.shape.k) vx_gpu_choose(&c.shape, of->setup.workspace_bytes, &plan);
+  return plan.kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &plan, stream);
+}
+
+/* Operands of a framework that has DLPack's exchange API, on its current stream unless `has_stream`. */
+EXPORT int64_t vx_gpu_gemm(library *of, const DLPackExchangeAPI *api, void *a, void *b, void *out, int64_t flags,
+                           void *stream, int32_t has_stream) {
+  DLTensor tensors[3];
+  void *objects[3] = {a, b, out};
+  for (int i = 0; i < 3; i++)
+    if (api->dltensor_from_py_object_no_sync(objects[i], &tensors[i])) return REFUSE(PYTHON_ERROR, i);
+  if (!has_stream && api->current_work_stream(kDLCUDA, of->setup.device, &stream)) return REFUSE(PYTHON_ERROR, OPERAND_OUT);
+  return select_and_run(of, tensors, flags, stream);
+}
+
+/* Operands by their DLPack descriptions. */
+EXPORT int64_t vx_gpu_gemm_described(library *of, const DLTensor *const *operands, int64_t flags, void *stream) {
+  DLTensor tensors[3] = {*operands[0], *operands[1], *operands[2]};
+  return select_and_run(of, tensors, flags, stream);
+}
+
+/* The same with a given plan: what the oracle of the evaluation and the check of every kernel call. */
+EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands, int64_t flags, void *stream, const vx_gpu_plan *plan) {
+  DLTensor tensors[3] = {*operands[0], *operands[1], *operands[2]};
+  call c;
+  int64_t refused = open_call(of, tensors, flags, &c);
+  if (refused) return refused;
+  if (plan->kernel < 0 || plan->kernel >= of->setup.kernel_count) return REFUSE(BAD_PLAN, OPERAND_OUT);
+  const vx_gpu_kernel *kernel = &of->setup.kernels[plan->kernel];
+  int is_whole = plan->splits == 1;
+  if (plan->splits < 1 || plan->splits > MOST_SPLITS || (!is_whole && (kernel->split < 0 || plan->chunk < 1 || plan->chunk % kernel->tile_k)))
+    return REFUSE(BAD_PLAN, OPERAND_OUT);
+  if (!is_whole && (int64_t)plan->chunk * plan->splits < c.shape.k) return REFUSE(BAD_PLAN, OPERAND_OUT);
+  if (!serves(kernel, &c.shape)) return REFUSE(BAD_PLAN, OPERAND_A);
+  return run_released(of, &c, plan, stream);
+}
+
+EXPORT int64_t vx_gpu_stream(const library *of, const DLPackExchangeAPI *api, void **stream) {
+  return api->current_work_stream(kDLCUDA, of->setup.device, stream);
+}
+
+EXPORT void vx_gpu_select(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *plan) { vx_gpu_choose(shape, workspace, plan); }
+
+/* Seconds of `repeats` selections. */
+EXPORT double vx_gpu_time_selection(const vx_gpu_shape *shape, int64_t workspace, int64_t repeats) {
+  struct timespec start, end;
+  vx_gpu_plan plan;
+  volatile int32_t kept = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (int64_t i = 0; i < repeats; i++) {
+    vx_gpu_choose(shape, workspace, &plan);
+    kept = kept + plan.kernel;
+  }
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}

@@ -1,0 +1,62 @@
+/* What the door of a GPU library, its selector and the launcher (gpu_launcher.py, by ctypes) agree on. */
+#ifndef VORTEX_GPU_DOOR_H
+#define VORTEX_GPU_DOOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VX_DOOR_ABI 1
+#define VX_MOST_PARAMETERS 24
+#define VX_MOST_STREAMS 256
+
+/* What the selector writes: a kernel of the library, in how many pieces the reduction is cut, elements of k in each. */
+typedef struct {
+  int32_t kernel, splits, chunk, raster;
+  float seconds;
+} vx_gpu_plan;
+
+/* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4 or 2 bytes. */
+typedef struct {
+  int64_t m, n, k;
+  int32_t transpose_a, transpose_b, alignment;
+} vx_gpu_shape;
+
+/* Linked in with the library. `workspace` bytes may be used by partial sums. `kernel` is -1 where none serves the shape. */
+void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *plan);
+
+/* Parameters of a kernel by number; gpu_launcher.PARAMETERS has their names. */
+enum {
+  VX_A = 0, VX_B, VX_C, VX_W, VX_M, VX_N, VX_K, VX_LDA, VX_LDB, VX_LDC, VX_CHUNK, VX_SPLITS, VX_RASTER, VX_MAP_A, VX_MAP_B, VX_PARAMETERS
+};
+
+/* One symbol of a cubin. */
+typedef struct {
+  void *function;
+  uint32_t block[3], shared_bytes;
+  int32_t parameter_count;
+  uint8_t parameters[VX_MOST_PARAMETERS];
+} vx_gpu_entry;
+
+/* One kernel of the selector. `split` writes partial sums to the workspace; -1 where it cannot be split. */
+typedef struct {
+  int32_t direct, split;
+  int32_t tile_m, tile_n, tile_k;
+  int32_t transpose_a, transpose_b, vector_bytes;
+  uint32_t box_a[2], box_b[2]; /* of the TMA descriptors, contiguous extent first; 0 where there are none */
+} vx_gpu_kernel;
+
+typedef struct {
+  int32_t abi, device;
+  void *context;                    /* the primary context of the device */
+  void *save_thread, *restore_thread; /* PyEval_SaveThread and PyEval_RestoreThread, or NULL */
+  const vx_gpu_entry *entries;
+  const vx_gpu_kernel *kernels;
+  int32_t kernel_count, reduce;     /* the entry that adds partial sums up, -1 if no kernel splits */
+  int32_t reduce_columns;           /* elements of C of one block of it */
+  int32_t dtype_code, dtype_bits;   /* of A, B and C, as DLPack writes them */
+  int32_t map_type;                 /* CUtensorMapDataType */
+  int32_t wide;                     /* whether kernels address more than 2^31 elements of an operand */
+  int64_t workspace_bytes;
+} vx_gpu_setup;
+
+#endif
