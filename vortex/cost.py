@@ -225,21 +225,26 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     far = 1.0 + (1.0 - transposed) * 2.0 * rates.ahead / (FLOAT * ops.least(columns, s.tile_n))
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
-    packing = s.pack_b * p.k * columns * filling + s.pack_a * rows * p.k * blocks * (
+    wait = ops.name("wait", latency(ops, rates, footprint, p.active))
+    visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * p.k * blocks * wait * rates.visit
+    packing = s.pack_b * (p.k * columns * filling + visits) + s.pack_a * rows * p.k * blocks * (
         rates.copy + FLOAT * (source + rates.l2_byte)
     )
 
     loose_a = a_is_col * (1.0 - s.pack_a)
-    piece = ops.name("piece", FLOAT * height + loose_a * ops.most(rates.line_bytes - FLOAT * height, 0.0))
+    apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
+    torn = ops.name("torn", ops.where(apart <= rates.l2_bytes, 0.0, loose_a))
+    piece = ops.name("piece", FLOAT * height + torn * ops.most(rates.line_bytes - FLOAT * height, 0.0))
     tile_a = ops.name("tile_a", piece * p.k)
-    crowded_a = 1.0 + loose_a * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
+    crowded_a = 1.0 + torn * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
     source_a = ops.name("source_a", source * crowded_a)
-    waiting = ops.name("waiting", latency(ops, rates, footprint, p.active) / rates.window)
+    waiting = ops.name("waiting", wait / rates.window)
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * p.k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
-    apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
-    jumps_a = ops.where(apart <= rates.l2_bytes, 0.0, loose_a * (spacing_a / rates.l1_span))
-    unforeseen = jumps_a + ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
+    jumps_a = torn * (spacing_a / rates.l1_span)
+    leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
+    far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
+    unforeseen = ops.most(jumps_a, leaps) + far_rows
     first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
     jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
@@ -264,7 +269,7 @@ def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
-    kept = ops.where(bytes_c <= rates.l2_bytes, rates.l2_byte, source)
+    kept = source_byte(ops, rates, FLOAT * p.m * p.n, p.active)
     written = bytes_c * (2.0 + ops.where(columns <= FETCHED_AHEAD, 0.0, (1.0 - s.swap) * rates.strewn * extra))
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)

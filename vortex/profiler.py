@@ -203,6 +203,10 @@ class Effects:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.75
     """Share of the latency of lines in further rows of A that is seen."""
+    leap: float = 0.15
+    """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
+    visit: float = 0.2
+    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
     """How many times its bytes a C costs more whose rows are all further ones."""
     dot_slowdown: float = 1.25
@@ -256,6 +260,8 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         partial=EFFECTS.partial,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
+        leap=EFFECTS.leap,
+        visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         dot_slowdown=EFFECTS.dot_slowdown,
         collision=EFFECTS.collision_share * profile.collision,

@@ -63,6 +63,10 @@ class Rates:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float
     """Share of the latency of lines in further rows of A that is seen."""
+    leap: float
+    """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
+    visit: float
+    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
     """How many times its bytes a C costs more whose rows are all further ones."""
     dot_slowdown: float
