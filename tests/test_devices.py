@@ -53,14 +53,18 @@ class Product(Gemm):
         return "product"
 
 
-def test_a_device_and_an_operator_of_the_test(tmp_path: Path) -> None:
+def test_a_device_and_an_operator_of_the_test(gemm: GemmKernel, tmp_path: Path) -> None:
     """Eight lanes and sixteen registers, a small second cache, one core: nothing in vortex was written for it."""
     spec = what_if(load_spec("xeon-e5-2680v3"), {"cores": 1, "l2.capacity_bytes": 131072})
     if spec.features - cpu_flags():
         pytest.skip("this machine has no AVX2")
-    gemm = vortex.compile(Product(), hw=spec, cache=False)
-    assert gemm.manifest.operator == "product" and gemm.manifest.lanes == 8
-    assert all(s.l0.m * (s.l0.n // 8) < 16 for s in gemm.strategies if not s.stage.dot)
-    check(gemm)
-    gemm.save(tmp_path / "p.vortex")
-    check(vortex.load(tmp_path / "p.vortex"))
+    product = vortex.compile(Product(), hw=spec, cache=False)
+    assert product.manifest.operator == "product" and product.manifest.lanes == 8
+    assert all(s.l0.m * (s.l0.n // 8) < 16 for s in product.strategies if not s.stage.dot)
+    check(product)
+    product.save(tmp_path / "p.vortex")
+    again, weights = vortex.load(tmp_path / "p.vortex"), np.ones((20, 300), np.float32)
+    check(again)
+    assert (again(weights[:, :20], product.pack(weights)) == 20).all(), "the same library packs alike"
+    with pytest.raises(vortex.OperandError, match=r"another library.*pack it again"):
+        gemm(weights[:, :20], product.pack(weights))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import needs
 import numpy as np
+import psutil
 import pytest
 from conftest import CORES
 
@@ -419,6 +420,24 @@ def test_a_forked_child_computes(gemm: GemmKernel) -> None:
     multiply_in_child(gemm)  # the parent's pool has threads before the fork
     assert run_in_child(multiply_in_child, gemm, seconds=30) == 0
     multiply_in_child(gemm)
+
+
+def test_calls_keep_no_memory(gemm: GemmKernel) -> None:
+    """Neither of Python's nor of their own, with and without out."""
+    a, b, c = reals(7, 33), reals(33, 50), np.empty((7, 50), np.float32)
+    packed, process = gemm.pack(b), psutil.Process()
+
+    def grown(calls: int) -> tuple[int, int]:
+        resident, blocks = process.memory_info().rss, sys.getallocatedblocks()
+        for _ in range(calls):
+            gemm(a, b, out=c)
+            gemm(a, packed, out=c)
+            gemm(a, b)
+        return process.memory_info().rss - resident, sys.getallocatedblocks() - blocks
+
+    grown(1000)
+    resident, blocks = grown(20_000)
+    assert resident < 1 << 20 and blocks < 1000
 
 
 def test_calls_do_not_hold_the_gil(gemm: GemmKernel) -> None:
