@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -112,6 +113,16 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
     def test_an_existing_folder_is_left_alone(self, tmp_path: Path):
         with pytest.raises(LibraryError, match="give a new folder"):
             bundle.make([], tmp_path)
+
+    def test_it_is_written_for_python_3_10(self):
+        """The machine with the GPU may be older than the one that compiles."""
+        for path in bundle.closure(bundle.ENTRIES):
+            tree = ast.parse(path.read_text(), feature_version=(3, 10))
+            imported = {
+                alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+            }
+            assert not {"StrEnum", "Self", "assert_never", "reveal_type", "LiteralString"} & imported, path
+            assert not {"tomllib"} & set(bundle.imported(path)), path
 
 
 class TestParts:

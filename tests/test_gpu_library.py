@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -165,22 +164,3 @@ class TestLight:
     def test_loading_needs_numpy_at_most(self, path: Path):
         gpu_doubles.in_child(LIGHT, str(path))
         assert read(Path(f"{path}2")) == read(path)
-
-    @pytest.mark.skipif(sys.version_info[:2] == (3, 10), reason="it is what runs")
-    def test_the_run_time_is_written_for_python_3_10(self):
-        """The machine with the GPU may be older than the one that compiles."""
-        import ast
-
-        package = Path(__file__).parent.parent / "vortex"
-        for name in (
-            "cuda_driver",
-            "gpu_operands",
-            "gpu_door",
-            "gpu_library",
-            "gpu_launcher",
-            "gpu_selector",
-            "gpu_cost",
-        ):
-            text = (package / f"{name}.py").read_text()
-            ast.parse(text, feature_version=(3, 10))
-            assert not {"StrEnum", "Self", "tomllib", "ExceptionGroup"} & set(text.replace(",", " ").split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 
 from vortex.candidates import Tile
 from vortex.dtypes import ITEM_BYTES
@@ -17,13 +17,16 @@ SWIZZLED = 64
 BARRIER_BYTES = 8
 
 
-class Backend(StrEnum):
+class Backend(str, Enum):  # noqa: UP042  # a library is also opened by Python 3.10, which has no StrEnum
     """What computes, and in which form: each is one code generator."""
 
     CUDA_CORE = "cuda_core"
     TENSOR_CORE = "tensor_core"
     HOPPER = "tensor_core_hopper"
     SKINNY = "skinny"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True, order=True)

@@ -78,7 +78,7 @@ def compile_nvrtc(source: str, arch: str) -> Compiled:
     program = ctypes.c_void_p()
     nvrtc = _library()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"vortex.cu", 0, None, None)
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", "--ptxas-options=--warn-on-spills"]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", "--disable-warnings"]
     try:
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
