@@ -58,6 +58,7 @@ REFUSED = [
     ("broadcast", lambda g: g(np.broadcast_to(floats(1, 4), (4, 4)), SQUARE), ShapeError, ValueError, "a .*strides"),
     ("no contiguous axis", lambda g: g(floats(8, 8)[::2, ::2], SQUARE), ShapeError, ValueError, "strides"),
     ("columns of out", lambda g: g(SQUARE, SQUARE, out=np.asfortranarray(floats(4, 4))), ShapeError, ValueError, "out"),
+    ("far apart in out", lambda g: g(floats(1, 4), SQUARE, out=floats(1, 16)[:, ::4]), ShapeError, ValueError, "out"),
     ("alignment", lambda g: g(unaligned(4, 4), SQUARE), OperandError, ValueError, "a .*aligned"),
     ("out is a", lambda g: g(SQUARE, floats(4, 4), out=SQUARE), OperandError, ValueError, "a .*overlaps out"),
     ("accumulate into nothing", lambda g: g(SQUARE, SQUARE, accumulate=True), OperandError, ValueError, "pass out="),
@@ -222,6 +223,15 @@ def test_truncated_library(library_path: Path, tmp_path: Path, kept: int) -> Non
     damaged = tmp_path / "damaged.vortex"
     damaged.write_bytes(library_path.read_bytes()[:kept])
     with pytest.raises(LibraryError, match=r"truncated|not a vortex library"):
+        vortex.load(damaged)
+
+
+def test_a_flipped_bit_in_the_directory(library_path: Path, tmp_path: Path) -> None:
+    raw = bytearray(library_path.read_bytes())
+    raw[raw.rindex(b"PK\x01\x02") + 8] |= 1  # says that the part is encrypted
+    damaged = tmp_path / "damaged.vortex"
+    damaged.write_bytes(raw)
+    with pytest.raises(LibraryError, match="not a vortex library"):
         vortex.load(damaged)
 
 

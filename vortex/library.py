@@ -113,7 +113,7 @@ def read(path: Path) -> Library:
         with zipfile.ZipFile(path) as archive:
             hashes = json.loads(archive.comment)
             parts = {name: archive.read(name) for name in (MANIFEST, BINARY)}
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError, RuntimeError) as error:
         raise LibraryError(f"{path}: not a vortex library, or a truncated one ({error}); compile it again") from error
     for name, content in parts.items():
         if not isinstance(hashes, dict) or hashes.get(name) != _hash(content):

@@ -107,9 +107,8 @@ static int open_call(const TVMFFIAny *args, int64_t flags, int packed, int64_t n
     call->n = col_b ? b.rows : b.columns;
     if ((col_b ? b.columns : b.rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   }
-  if (c.is_transposed && c.rows > 1 && c.columns > 1) return REFUSE(BAD_STRIDES, OPERAND_OUT);
-  if (c.is_transposed ? c.columns != call->m || c.rows != call->n : c.rows != call->m || c.columns != call->n)
-    return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
+  if (c.is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
+  if (c.rows != call->m || c.columns != call->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   if (overlap(&c, &a)) return REFUSE(OVERLAPS, OPERAND_A);
   if (overlap(&c, &b)) return REFUSE(OVERLAPS, OPERAND_B);
   call->a = a.data;
@@ -117,7 +116,7 @@ static int open_call(const TVMFFIAny *args, int64_t flags, int packed, int64_t n
   call->c = c.data;
   call->lda = a.stride;
   call->ldb = packed ? vx_panel : b.stride;
-  call->ldc = c.is_transposed ? 1 : c.stride;
+  call->ldc = c.stride;
   call->panel = packed ? vx_panel : (int64_t)1 << 40;
   call->panel_stride = packed ? vx_panel * call->k : 0;
   call->transpose_a = col_a;
