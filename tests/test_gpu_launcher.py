@@ -297,11 +297,12 @@ class TestRefusals:
         self.refused(narrow, ShapeError, "larger than the kernels can address", ExchangeTensor(tall), b, out)
         gemm(ExchangeTensor(tall), b, out)
         assert driver.launches[-1].grid[0] == -(-70_000 // 64)
-        endless = np.lib.stride_tricks.as_strided(item, (1, 2**31), (2**32, 2))
-        column = np.lib.stride_tricks.as_strided(item, (2**31, 1), (2, 2))
         one = ExchangeTensor(aligned(np.zeros((1, 1), np.float16)))
         one.shift = apart
-        self.refused(gemm, ShapeError, "larger than", ExchangeTensor(endless), ExchangeTensor(column), one)
+        for extent in (2**31, 2**31 - 1, 2**31 - 2**16):
+            endless = np.lib.stride_tricks.as_strided(item, (1, extent), (2**32, 2))
+            column = np.lib.stride_tricks.as_strided(item, (extent, 1), (2, 2))
+            self.refused(gemm, ShapeError, "larger than", ExchangeTensor(endless), ExchangeTensor(column), one)
 
     def test_a_failing_launch(self, driver: StubDriver, gemm: GpuGemm):
         driver.fail("cuLaunchKernel", 700)

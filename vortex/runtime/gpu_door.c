@@ -38,6 +38,8 @@ enum {
 };
 
 #define LIMIT_32 INT64_C(2147483647)
+/* Of an extent: kernels count in 32 bits, and a few tiles past the end. */
+#define LONGEST (LIMIT_32 - (1 << 16))
 #define MOST_SPLITS 65535
 
 typedef struct {
@@ -145,7 +147,7 @@ static int64_t read_matrix(const library *of, const DLTensor *t, int operand, ma
   } else {
     return REFUSE(BAD_STRIDES, operand);
   }
-  if (out->rows > LIMIT_32 || out->columns > LIMIT_32 || out->stride > LIMIT_32) return REFUSE(TOO_LARGE, operand);
+  if (out->rows > LONGEST || out->columns > LONGEST || out->stride > LIMIT_32) return REFUSE(TOO_LARGE, operand);
   if (!of->setup.wide && out->rows && out->columns && (out->rows - 1) * out->stride + out->columns > LIMIT_32)
     return REFUSE(TOO_LARGE, operand);
   return 0;
