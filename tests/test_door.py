@@ -75,7 +75,7 @@ REFUSED = [
     ("threads", lambda g: vortex.set_num_threads(0), OperandError, ValueError, "at least 1"),
     ("operator", lambda g: vortex.compile("conv"), UnknownNameError, LookupError, "gemm"),
     ("hardware", lambda g: vortex.compile("gemm", hw="z80"), UnknownNameError, LookupError, "epyc-zen4"),
-    ("operator dtype", lambda g: vortex.operators.Gemm(dtype="float16"), DtypeError, TypeError, "float32"),
+    ("operator dtype", lambda g: vortex.operators.Gemm(dtype="float8"), DtypeError, TypeError, "float32"),
     ("missing file", lambda g: vortex.load("/nowhere/x.vortex"), LibraryError, RuntimeError, "no such file"),
     ("a folder", lambda g: vortex.load("/"), LibraryError, RuntimeError, "is a folder"),
     ("no path", lambda g: vortex.load(5), LibraryError, RuntimeError, "expected the path"),

@@ -371,17 +371,17 @@ def test_offsets_past_two_to_the_31_elements(gemm: GemmKernel, transpose_a: bool
 
 
 def test_a_packed_operand_past_two_to_the_31_elements(gemm: GemmKernel) -> None:
-    """Zeros that are never written, and a last panel that is."""
+    """Zeros that are never written, and last panels that are."""
     needs.memory(4)
     k, panel = 16, gemm.manifest.panel
-    last = integers(k, panel)
+    last = integers(k, 4 * panel)
     end = gemm.pack(last)
-    n = (2**31 // (k * panel) + 2) * panel
+    n = (2**31 // (k * panel) + 5) * panel
     data = aligned_zeros(n * k)
-    data[-k * panel :] = end.data
+    data[-end.data.size :] = end.data
     a = integers(2, k)
     c = gemm(a, PackedOperand(data, n, k, end.identity))
-    assert np.array_equal(c[:, -panel:], a @ last) and not c[:, :-panel].any()
+    assert np.array_equal(c[:, -4 * panel :], a @ last) and not c[:, : -4 * panel].any()
 
 
 def test_eight_threads_call_one_library(gemm: GemmKernel) -> None:

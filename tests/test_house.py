@@ -95,6 +95,7 @@ MODULES = (
     # what users hold
     "api",
     "demo",
+    "progress",
     "cli",
     "__main__",
 )

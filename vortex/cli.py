@@ -10,16 +10,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from vortex.errors import LibraryError, VortexError
+from vortex.progress import note, progress_bar
 
 if TYPE_CHECKING:
     from vortex.gpu_hardware import GpuSpec
@@ -41,7 +39,6 @@ cache_app = typer.Typer(no_args_is_help=True, help="What is kept on disk, so tha
 app.add_typer(cache_app, name="cache")
 
 out = Console(highlight=False, soft_wrap=True)
-note = Console(stderr=True, highlight=False, soft_wrap=True)
 
 OperatorName = Annotated[str, typer.Argument(help="What to compile: gemm.", metavar="OPERATOR")]
 HW_HELP = "A shipped spec, a path to a .toml file, native: this CPU, or cuda: this GPU."
@@ -69,26 +66,6 @@ def run(arguments: list[str] | None = None) -> int:
 def _failed(message: str) -> int:
     print(f"error: {message}", file=sys.stderr)
     return 1
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal; where there is none, a line for each new thing being done."""
-    if not note.is_terminal:
-        last = ""
-
-        def report(doing: str, share: float) -> None:
-            nonlocal last
-            if doing != last:
-                note.print(f"{title}: {doing}", markup=False)
-                last = doing
-
-        yield report
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=note, transient=True) as bar:
-        task = bar.add_task(title, total=1.0)
-        yield lambda doing, share: bar.update(task, description=f"{title}: {doing}", completed=share)
 
 
 def _version(wanted: bool) -> None:
