@@ -154,7 +154,6 @@ WITNESSES = {
     ("", "peak_flops_per_s"): "cores x issue x lanes x 2 x clock",
     ("l1", "sets"): "capacity / ways / line",
     ("l2", "sets"): "capacity / ways / line",
-    ("l2", "ways"): "capacity / sets / line",
     ("l3", "sets"): "capacity / ways / line",
     ("l3", "ways"): "capacity / sets / line",
     ("l3", "line_bytes"): "capacity / sets / ways",
