@@ -166,8 +166,8 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tu
     possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
     tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
-    issues = ops.most(rows * columns, ops.most(rows + columns, rates.latency_issues))
-    body = issues * rates.multiply_add * rates.dot_slowdown
+    issues = ops.most(rows * columns, ops.most((rows + columns) * rates.dot_load, rates.latency_issues))
+    body = issues * rates.multiply_add
     fold = rows * columns * 10.0 * rates.multiply_add
     compute = ops.name("dot_compute", tiles * (ops.ceil(p.k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
     short = FLOAT * columns * p.k

@@ -209,8 +209,8 @@ class Effects:
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
     """How many times its bytes a C costs more whose rows are all further ones."""
-    dot_slowdown: float = 1.25
-    """Seconds of a step of the dot family over those that its multiply-adds and loads would take at full issue."""
+    dot_load: float = 1.5
+    """Multiply-adds in whose time the dot family loads one vector: many of its loads straddle two lines."""
     fill: float = 1.0
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     call_s: float = 1e-7
@@ -263,6 +263,6 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         leap=EFFECTS.leap,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
-        dot_slowdown=EFFECTS.dot_slowdown,
+        dot_load=EFFECTS.dot_load,
         collision=EFFECTS.collision_share * profile.collision,
     )

@@ -69,7 +69,7 @@ class Rates:
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
     """How many times its bytes a C costs more whose rows are all further ones."""
-    dot_slowdown: float
-    """Seconds of a step of the dot family over those at full issue."""
+    dot_load: float
+    """Multiply-adds in whose time the dot family loads one vector."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
