@@ -22,8 +22,8 @@ from vortex.rkernel import decompose
 from vortex.selector import Selector
 
 Progress = Callable[[str, float], None]
-MOST_STRATEGIES = 64
-"""The selector prices every strategy at every call; 64 cost it about 0.1 us."""
+MOST_STRATEGIES = 16
+"""The selector prices every strategy at every call: as many as lanes of one AVX-512 vector cost it no more than one."""
 
 
 def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: Progress, measurable: bool) -> Library:
