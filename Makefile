@@ -45,10 +45,12 @@ $(VENV)/created:
 
 # Editable: a changed module needs no new installation, a changed pyproject.toml does. (setuptools warns of that mode.)
 $(VENV)/installed: $(VENV)/created pyproject.toml
+	@echo "installing vortex and what it needs to compile and test into $(VENV) (a minute or two)"
 	PYTHONWARNINGS=ignore $(PIP) install --quiet --editable '.[compile,cuda,dev]' < /dev/null
 	touch $@
 
 $(VENV)/eval-installed: $(VENV)/installed eval/requirements.txt
+	@echo "installing the libraries to compare with into $(VENV) (some minutes)"
 	$(PIP) install --quiet --no-deps --find-links $(TORCH_WHEELS) --constraint eval/requirements.txt torch < /dev/null
 	$(PIP) install --quiet --requirement eval/requirements.txt < /dev/null
 	touch $@

@@ -127,6 +127,11 @@ class TestCheck:
         assert run(["check", "--no-compare", *paths]) == 0
         assert [line.split(": ")[:2] for line in capsys.readouterr().out.splitlines()] == [[p, "fine"] for p in paths]
 
+    def test_by_name(self, capsys: pytest.CaptureFixture[str]):
+        assert run(["check", "--no-compare", "xeon-8255c", "epyc-zen4"]) == 0
+        assert capsys.readouterr().out.count(": fine: ") == 2
+        assert "did you mean 'epyc-zen4'?" in refused(capsys, "check", "epyc-zen44")
+
     def test_one_bad_spec_among_good_ones(self, capsys: pytest.CaptureFixture[str], tmp_path: Path):
         good = spec_directory() / "xeon-8255c.toml"
         bad = tmp_path / "bad.toml"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vortex.specs import Spec
 
 Progress = Callable[[str, float], None]
+INSTALL = "`pip install '.[compile]'` in a checkout"
 
 
 @overload
@@ -65,7 +66,9 @@ def compile(
         from vortex.cache import library_cache
         from vortex.specs import load_spec
     except ModuleNotFoundError as error:
-        raise ToolchainError(f"compiling needs {error.name}; run `pip install 'vortex[compile]'`") from error
+        raise ToolchainError(
+            f"compiling needs {error.name}; install vortex with its `compile` extra: {INSTALL}"
+        ) from error
 
     operator, spec = operators.named(op), load_spec(hw)
     if dtype is not None:

@@ -33,7 +33,7 @@ def cache_directory() -> Path:
         import platformdirs
     except ImportError as error:
         raise ToolchainError(
-            "platformdirs is missing; pip install 'vortex[compile]', or set VORTEX_CACHE_DIR"
+            "platformdirs is missing; install vortex with its `compile` extra, or set VORTEX_CACHE_DIR"
         ) from error
     return Path(platformdirs.user_cache_dir("vortex"))
 

@@ -162,7 +162,9 @@ def explain(
 
 @app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Hardware specs.", metavar="FILE.toml")],
+    specs: Annotated[
+        list[str], typer.Argument(help="Names of shipped specs, or paths of .toml files.", metavar="SPEC")
+    ],
     compare: Annotated[
         bool | None,
         typer.Option(
@@ -177,13 +179,13 @@ def check(
     from vortex.specs import load_spec
 
     refused = 0
-    for path in files:
+    for name in specs:
         try:
-            spec = load_spec(path)
+            spec = load_spec(name)
         except VortexError as error:
             refused += _failed(str(error))
             continue
-        out.print(f"{path}: fine: {spec.name}, {spec.summary()}", markup=False)
+        out.print(f"{name}: fine: {spec.name}, {spec.summary()}", markup=False)
         if compare is not False:
             _compare(spec, compare is True)
     if refused:

@@ -155,8 +155,8 @@ class Results:
         return table
 
     def _cells(self, row: Row, seconds: float) -> tuple[str, str, str]:
-        rate = row.flops / seconds
-        return f"{rate * 1e-9:.1f}", f"{rate / self.peak_flops_per_s:.0%}", f"{row.numpy_s / seconds:#.3g}".rstrip(".")
+        rate, speedup = row.flops / seconds, row.numpy_s / seconds
+        return f"{rate * 1e-9:.1f}", f"{rate / self.peak_flops_per_s:.0%}", f"{speedup:.{0 if speedup >= 100 else 2}f}"
 
     def legend(self) -> str:
         """The strategies that were chosen, by number."""
