@@ -126,16 +126,17 @@ class GemmKernel:
     def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
         if b.identity != self._identity:
             raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
-        refuse_gradients(a, out, names=("a", "out"))
+        if type(a) is not _ARRAY or type(out) is not _ARRAY:
+            refuse_gradients(a, out, names=("a", "out"))
         if flags & TRANSPOSE_B:
             raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
-        if b.data.ndim == 2:
-            turned, add = bool(flags & TRANSPOSE_A), bool(flags & ACCUMULATE)
-            return self(a, b.data, out, transpose_a=turned, transpose_b=b.transposed, accumulate=add)
+        run, sizes = (self._gemm, ()) if b.data.ndim == 2 else (self._gemm_packed, (b.n, b.k))
+        if b.transposed:
+            flags |= TRANSPOSE_B
         try:
-            status = self._gemm_packed(a, b.data, out, flags, b.n, b.k)
+            status = run(a, b.data, out, flags, *sizes)
         except UNREADABLE:
-            status = retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
+            status = retry(run, a, b.data, out, flags, *sizes)
         if status:
             raise self._refusal(status, a, b, out)
         return out
