@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import vortex
 from vortex.affinity import cpu_flags
 from vortex.launcher import GemmKernel
+
+if TYPE_CHECKING:
+    from gpu_doubles import StubDriver
 
 LIBRARY: list[Path] = []
 CORES = os.sched_getaffinity(0)
@@ -32,6 +36,14 @@ def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gemm(library_path: Path) -> GemmKernel:
     return vortex.load(library_path)
+
+
+@pytest.fixture(scope="session")
+def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
+    """The fake driver of GPUs: one for the process, since what looks for it by name finds the first that was loaded."""
+    import gpu_doubles
+
+    return gpu_doubles.StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ the reduction, descriptors.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,8 +138,9 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
-    return StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
+def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
+    yield stub_driver
+    stub_driver.reset()
 
 
 def opened(driver: StubDriver, folder: Path, hw: str, variants: Sequence[Variant]) -> GpuGemm:

@@ -21,17 +21,12 @@ from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_selector import GpuPlan
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
-    return StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
-
-
 @pytest.fixture
-def driver(loaded: StubDriver) -> Iterator[StubDriver]:
-    loaded.reset()
+def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
+    stub_driver.reset()
     ExchangeTensor.stream, ExchangeTensor.allocated = 0, []
-    yield loaded
-    loaded.reset()
+    yield stub_driver
+    stub_driver.reset()
 
 
 @pytest.fixture(scope="module")

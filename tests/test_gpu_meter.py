@@ -21,17 +21,12 @@ RESIDENT = 2
 TABLE = {"fields": ["resident", "raster"]}
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
-    return StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
-
-
 @pytest.fixture
-def driver(loaded: StubDriver) -> Iterator[StubDriver]:
-    loaded.reset()
-    loaded.describe(sms=4)
-    yield loaded
-    loaded.reset()
+def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
+    stub_driver.reset()
+    stub_driver.describe(sms=4)
+    yield stub_driver
+    stub_driver.reset()
 
 
 @pytest.fixture(scope="module")
