@@ -154,12 +154,14 @@ def try_all(libraries: Sequence[Any], case: Case, rounds: int, packed: bool = Fa
     (first, *wider), operands = libraries, make_operands(case, seed=0)
     shape, b = (case.m, case.n, case.k), operands.b
     flags = {"transpose_a": True} if case.trans_a else {}
-    kind = {"transpose_b": True} if case.trans_b else {}
+    kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
     given = flags | kind
     if packed:
         b, given = first.pack(b, transpose=case.trans_b), flags
-        # Few columns are packed as their transpose, for the dot family.
-        kind = {"packed": True} if b.data.ndim == 1 else {"transpose_b": True}
+        # Few columns are packed as a matrix: as the transpose, or with rows that begin on cache lines.
+        kind = {"transpose_b": True} if b.transposed else {"ldb": b.data.strides[0] // b.data.itemsize}
+        if b.data.ndim == 1:
+            kind = {"packed": True}
     own = {plans.label(plan): (first, plan) for plan in first.plans(*shape, **flags, **kind)}
     others = {
         plans.deed(plan, *shape): (library, plan)
