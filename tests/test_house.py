@@ -48,7 +48,8 @@ MODULES = (
     # the artifact
     "library",
     "gpu_library",
-    # the native door of one, which measuring also uses
+    # what calls are given, and the native door of a GPU library, which measuring also uses
+    "operands",
     "gpu_operands",
     "gpu_door",
     # strategies in, machine code out: CPU
@@ -89,7 +90,6 @@ MODULES = (
     "threads",
     "explain",
     "gpu_explain",
-    "operands",
     "launcher",
     "gpu_launcher",
     # what users hold

@@ -27,11 +27,15 @@ class Arithmetic(Protocol):
     def floor(self, x: Value) -> Value: ...
     def ceil(self, x: Value) -> Value: ...
     def where(self, condition: Value, x: Value, y: Value) -> Value: ...
-    def slope(self, vectors: Value, rows: Value) -> Value:
-        """Seconds per step of k of the L0 micro-kernel of that many vectors and rows; 0 for an empty one."""
-
     def name(self, label: str, x: Value) -> Value:
         """Give a shared intermediate a name (TVM binds it once; NumPy passes it through)."""
+
+
+class MeasuredArithmetic(Arithmetic, Protocol):
+    """With the measured micro-kernels of a CPU."""
+
+    def slope(self, vectors: Value, rows: Value) -> Value:
+        """Seconds per step of k of the L0 micro-kernel of that many vectors and rows; 0 for an empty one."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ NEVER = 1e30
 FLOAT = 4.0
 
 
-def micro_kernel(ops: Arithmetic, rates: Rates, height: Value, vectors: Value, depth: Value, steps: Value) -> Value:
+def micro_kernel(
+    ops: MeasuredArithmetic, rates: Rates, height: Value, vectors: Value, depth: Value, steps: Value
+) -> Value:
     """cost(L0): start-up per reduction step and a measured slope; the height may lie between two integers."""
     low = ops.name("low", ops.floor(height + EPSILON))
     below = ops.slope(vectors, low)
@@ -177,7 +183,7 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tu
     return compute + exposed(ops, load, compute) + ops.where(columns > 1.5, turning, 0.0), possible
 
 
-def predict(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
+def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     """cost(L2) of every strategy for one call; NEVER for a strategy that does not take this kind of B."""
     turned = s.swap > 0.5
     m = ops.name("m", ops.where(turned, p.n, p.m))

@@ -13,21 +13,8 @@ Which core type computes is one kernel against another: nothing below asks for i
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
 
-from vortex.cost import Value
-
-
-class Arithmetic(Protocol):
-    """The few operations a cost needs beyond + - * /."""
-
-    def least(self, x: Value, y: Value) -> Value: ...
-    def most(self, x: Value, y: Value) -> Value: ...
-    def floor(self, x: Value) -> Value: ...
-    def ceil(self, x: Value) -> Value: ...
-    def where(self, condition: Value, x: Value, y: Value) -> Value: ...
-    def name(self, label: str, x: Value) -> Value:
-        """Give a shared intermediate a name (TVM computes it once; NumPy passes it through)."""
+from vortex.cost import Arithmetic, Value
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from vortex.gpu_library import GpuLibrary, Kernel, write
 from vortex.gpu_operands import (
     CUDA_ERROR,
     NEEDS_WORKSPACE,
-    OPERANDS,
     REASONS,
     DLTensor,
     current_stream,
@@ -29,6 +28,7 @@ from vortex.gpu_operands import (
     stream_handle,
 )
 from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
+from vortex.operands import OPERANDS
 
 TRANSPOSE_A, TRANSPOSE_B = 1, 2
 

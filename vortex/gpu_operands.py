@@ -8,27 +8,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
+from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
+from vortex.operands import (
+    INNER_DIFFERS,
+    MISALIGNED,
+    NO_PLAN,
+    ODD_STRIDES,
+    OPERANDS,
+    OVERLAPS,
+    WRONG_OUT,
+    WRONG_RANK,
+    Refusal,
+)
 
-OPERANDS = ("a", "b", "out")
-REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
+REASONS: tuple[Refusal, ...] = (
     (OperandError, "is no tensor", "pass a torch or CuPy tensor, or anything with __dlpack__ in device memory"),
-    (ShapeError, "has the wrong rank", "pass a matrix of two dimensions; reshape or index the operand"),
+    WRONG_RANK,
     (DtypeError, "has the wrong dtype", "this library computes in {dtype}; cast the operand"),
     (DeviceError, "is not in the memory of a CUDA device", "copy it to {device}"),
     (DeviceError, "is on another device ({detail})", "copy it to {device}, or load the library with device={detail}"),
-    (
-        ShapeError,
-        "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
-        "make a contiguous copy",
-    ),
-    (OperandError, "is not aligned to its elements", "make an aligned copy"),
-    (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags"),
-    (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b"),
-    (OperandError, "overlaps out", "write to memory of its own"),
+    ODD_STRIDES,
+    MISALIGNED,
+    INNER_DIFFERS,
+    WRONG_OUT,
+    OVERLAPS,
     (ShapeError, "is larger than the kernels can address", "cut it into parts of fewer than 2^31 elements"),
     (OperandError, "needs a workspace of {detail} bytes", "pass workspace= of at least that size"),
-    (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands"),
+    NO_PLAN,
     (OperandError, "cannot be read", "pass a dense tensor"),
     (DeviceError, "could not be computed: {cuda}", "check the device and earlier asynchronous errors"),
     (OperandError, "is on one stream too many", "call from fewer streams, or pass workspace="),

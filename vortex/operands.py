@@ -11,23 +11,36 @@ import numpy as np
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
 
 OPERANDS = ("a", "b", "out")
-REASONS: tuple[tuple[type[VortexError], str, str], ...] = (
+Refusal = tuple[type[VortexError], str, str]
+"""The exception, what is wrong with the operand, and what to do."""
+WRONG_RANK: Refusal = (
+    ShapeError,
+    "has the wrong rank",
+    "pass a matrix of two dimensions; reshape or index the operand",
+)
+MISALIGNED: Refusal = (OperandError, "is not aligned to its elements", "make an aligned copy")
+INNER_DIFFERS: Refusal = (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags")
+WRONG_OUT: Refusal = (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b")
+OVERLAPS: Refusal = (OperandError, "overlaps out", "write to memory of its own")
+NO_PLAN: Refusal = (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands")
+ODD_STRIDES: Refusal = (
+    ShapeError,
+    "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
+    "make a contiguous copy",
+)
+REASONS: tuple[Refusal, ...] = (
     (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
-    (ShapeError, "has the wrong rank", "pass a matrix of two dimensions; reshape or index the operand"),
+    WRONG_RANK,
     (DtypeError, "has the wrong dtype", "this library computes in float32; cast the operand"),
     (DeviceError, "is not in host memory", "this library runs on the CPU; copy the operand there"),
-    (
-        ShapeError,
-        "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
-        "make a contiguous copy",
-    ),
-    (OperandError, "is not aligned to its elements", "make an aligned copy"),
-    (ShapeError, "has another inner extent (k) than a", "check the shapes and the transpose flags"),
-    (ShapeError, "is not m x n", "allocate it with the rows of a and the columns of b"),
-    (OperandError, "overlaps out", "write to memory of its own"),
+    ODD_STRIDES,
+    MISALIGNED,
+    INNER_DIFFERS,
+    WRONG_OUT,
+    OVERLAPS,
     (OperandError, "needs scratch memory, and there is none left", "free memory or use fewer threads"),
     (OperandError, "is no packed operand of this library", "pack it again with this library's pack()"),
-    (OperandError, "cannot be served by the given plan", "take a plan from plans() for these operands"),
+    NO_PLAN,
 )
 """In the order of the numbers of runtime/door.c."""
 

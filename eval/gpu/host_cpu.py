@@ -15,6 +15,7 @@ import numpy as np
 
 from eval.gpu.budget import Budget, Journal, median
 from eval.suites import Case
+from vortex.gpu_operands import CPU, FLOAT, DLTensor
 
 INT, TENSOR = 1, 7
 """Type indices of tvm-ffi's values, the form in which a CPU library takes its arguments."""
@@ -22,21 +23,6 @@ INT, TENSOR = 1, 7
 
 class _Value(ctypes.Structure):
     _fields_ = (("index", ctypes.c_int32), ("padding", ctypes.c_int32), ("bits", ctypes.c_int64))
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-    )
 
 
 class CpuLibrary:
@@ -70,7 +56,7 @@ class CpuLibrary:
 
 def _tensor(array: Any) -> tuple[Any, ...]:
     shape, strides = (ctypes.c_int64 * 2)(*array.shape), (ctypes.c_int64 * 2)(*(s // 4 for s in array.strides))
-    return _Tensor(array.ctypes.data, 1, 0, 2, 2, 32, 1, shape, strides, 0), shape, strides
+    return DLTensor(array.ctypes.data, CPU, 0, 2, FLOAT, 32, 1, shape, strides, 0), shape, strides
 
 
 def core_counts() -> list[int]:
