@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator import TIMINGS, EmulationError, TensorMap, run
+from emulator import TIMINGS, EmulationError, TensorMap, Workspace, run
 from emulator.ptx import UnknownInstructionError
 from emulator.translation import translate_source
 
@@ -86,7 +86,7 @@ class TestCopies:
 
 
 class TestMemory:
-    def store(self, body: str, operand: np.ndarray, timing: str = "eager", alignment: int | None = None) -> None:
+    def store(self, body: str, operand: np.ndarray, timing: str = "eager", alignment: int = 0) -> None:
         kernel = HEAD + "k(float* to, int n) { " + body + " }"
         run(kernel, "k", (1,), (32,), 0, [operand, operand.size], timing=timing, alignment=alignment)
 
@@ -99,6 +99,12 @@ class TestMemory:
         self.store(body, np.zeros(64, np.float32), "lazy", alignment=16)
         with pytest.raises(EmulationError, match="misaligned"):
             self.store(body, np.zeros(64, np.float32), "lazy", alignment=8)
+
+    def test_a_workspace_is_aligned_whatever_the_operands_are(self):
+        body = HEAD + "k(float* to, short* odd) { *(float4*)to = make_float4(1, 2, 3, 4); odd[threadIdx.x] = 1; }"
+        lent, odd = np.zeros(64, np.float32), np.zeros(64, np.int16)
+        run(body, "k", (1,), (32,), 0, [Workspace(lent), odd], timing="lazy", alignment=2)
+        assert lent[:4].tolist() == [1, 2, 3, 4] and odd[:32].all()
 
     def test_a_write_between_rows_is_an_error(self):
         operand = np.zeros((4, 8), np.float32)[:, :6]

@@ -58,7 +58,14 @@ class TensorMap:
     swizzle_bytes: int = 128
 
 
-Argument = NDArray[np.generic] | int | np.integer | TensorMap
+@dataclass(frozen=True)
+class Workspace:
+    """Memory lent to a kernel, which starts at a multiple of 16 bytes however badly the operands lie."""
+
+    memory: NDArray[np.generic]
+
+
+Argument = NDArray[np.generic] | int | np.integer | TensorMap | Workspace
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ def run(
     *,
     timing: str = "random",
     seed: int = 0,
-    alignment: int | None = None,
+    alignment: int = 0,
     traced: bool = False,
 ) -> Statistics:
     """Run one grid. Arrays are operands, read and written in place; integers are int32 unless they say otherwise.
@@ -216,11 +223,11 @@ def run(
     random = np.random.default_rng(seed)
     placed: dict[int, tuple[NDArray[np.generic], NDArray[np.generic], int]] = {}
 
-    def place(array: NDArray[np.generic]) -> int:
+    def place(array: NDArray[np.generic], offset: int) -> int:
         if id(array) not in placed:
             front = timing == "lazy" or (timing == "random" and bool(random.integers(2)))
             name = f"operand {len(placed)}".encode()
-            address = machine().emulator_map(span(array), front, alignment or 0, name)
+            address = machine().emulator_map(span(array), front, offset, name)
             copy = view(address, array)
             copy[...] = array
             placed[id(array)] = (array, copy, address)
@@ -229,9 +236,11 @@ def run(
     values: list[ctypes._SimpleCData | ctypes.Structure] = []
     for argument in args:
         if isinstance(argument, np.ndarray):
-            values.append(ctypes.c_void_p(place(argument)))
+            values.append(ctypes.c_void_p(place(argument, alignment)))
+        elif isinstance(argument, Workspace):
+            values.append(ctypes.c_void_p(place(argument.memory, 16)))
         elif isinstance(argument, TensorMap):
-            values.append(tensor_map(argument, place(argument.operand)))
+            values.append(tensor_map(argument, place(argument.operand, alignment)))
         elif isinstance(argument, np.int64):
             values.append(ctypes.c_int64(int(argument)))
         elif isinstance(argument, np.floating | float):
