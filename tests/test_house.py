@@ -33,6 +33,7 @@ MODULES = (
     "gpu_probe",
     "specs",
     # from an operator to strategies and their cost
+    "axes",
     "operators",
     "rkernel",
     "candidates",

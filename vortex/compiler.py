@@ -16,7 +16,7 @@ from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Operator
+from vortex.operators import Operator, settings
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
@@ -61,6 +61,7 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,
+        settings=settings(operator),
         dtype=operator.dtype,
         hardware=hardware.model_dump(mode="json"),
         features=tuple(sorted(hardware.instruction(operator.dtype).features)),

@@ -22,7 +22,7 @@ from vortex.errors import LibraryError
 from vortex.rates import Rates
 from vortex.selector import Selector, SlopeTable
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, BINARY = "manifest.json", "library.so"
 
 
@@ -31,6 +31,8 @@ class Manifest:
     """What a library was built from and what its selector knows. Times in seconds."""
 
     operator: str
+    settings: dict[str, Any]
+    """The operator's fields; `operators.rebuilt` makes it again."""
     dtype: str
     hardware: dict[str, Any]
     features: tuple[str, ...]

@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from vortex.axes import Access, Axis, Role
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import DtypeError, UnknownNameError
-
-
-class Role(Enum):
-    """How an axis enters the result."""
-
-    SPATIAL = "spatial"
-    REDUCTION = "reduction"
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One loop axis; its extent is known at run time."""
-
-    name: str
-    role: Role
-
-
-@dataclass(frozen=True)
-class Access:
-    """An operand and the axes that index it, outermost first."""
-
-    operand: str
-    axes: tuple[str, ...]
-
-    def elements(self, tile: Mapping[str, int]) -> int:
-        """Elements of this operand that one tile touches."""
-        count = 1
-        for axis in self.axes:
-            count *= tile[axis]
-        return count
 
 
 @dataclass(frozen=True)
@@ -107,3 +77,13 @@ def named(operator: str | Operator) -> Operator:
     if not isinstance(operator, str) or operator not in OPERATORS:
         raise UnknownNameError(f"unknown operator {operator!r}; expected one of {sorted(OPERATORS)} or an instance")
     return OPERATORS[operator]()
+
+
+def settings(operator: Operator) -> dict[str, Any]:
+    """The fields of an operator as JSON knows them: what a library remembers."""
+    return asdict(operator)
+
+
+def rebuilt(name: str, fields: Mapping[str, Any]) -> Operator:
+    """The operator that a library was built from."""
+    return OPERATORS[name](**fields)

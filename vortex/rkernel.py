@@ -12,9 +12,10 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
+from vortex.axes import Role
 from vortex.gpu_hardware import GpuSpec
 from vortex.hardware import HardwareSpec, Level
-from vortex.operators import Operator, Role
+from vortex.operators import Operator
 
 
 class Loop(Enum):
