@@ -34,6 +34,7 @@ MODULES = (
     "specs",
     # from an operator to strategies and their cost
     "axes",
+    "convolution",
     "operators",
     "rkernel",
     "candidates",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from vortex import gpu_library, operators
-from vortex.errors import LibraryError, OperandError, ToolchainError
+from vortex.errors import LibraryError, OperandError, ToolchainError, UnknownNameError
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuLibrary
 from vortex.launcher import GemmKernel
@@ -134,6 +134,8 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
 
+    if operator.name == "conv2d":
+        raise UnknownNameError("conv2d: this release describes convolutions but compiles none; expected 'gemm'")
     check_versions()  # before TVM is imported: with the wrong pair it crashes
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         if isinstance(spec, HardwareSpec):

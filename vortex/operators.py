@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vortex.axes import Access, Axis, Role
+from vortex.convolution import Conv2d
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import DtypeError, UnknownNameError
 
@@ -66,8 +67,8 @@ class Gemm:
         return np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
 
-Operator = Gemm
-OPERATORS = {"gemm": Gemm}
+Operator = Gemm | Conv2d
+OPERATORS: dict[str, type[Gemm] | type[Conv2d]] = {"gemm": Gemm, "conv2d": Conv2d}
 
 
 def named(operator: str | Operator) -> Operator:

@@ -27,6 +27,17 @@ typedef struct {
   int32_t transpose_a, transpose_b, packed, accumulate;
 } vx_call;
 
+/* One convolution, already checked: y[pixel, filter] = sum over taps and channels of x[pixel + tap, channel] w.
+ *
+ * `w` is laid out by the executor that runs. Strides of activations in elements, for batch, height, width and channels. */
+typedef struct {
+  const float *x, *w;
+  float *y;
+  int64_t batch, height, width, channels, filters, kernel_h, kernel_w, out_h, out_w;
+  int64_t stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w, groups;
+  int64_t x_stride[4], y_stride[4];
+} vx_conv;
+
 typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
                            int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
                            int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
