@@ -11,7 +11,8 @@ import gpu_doubles
 import pytest
 
 from vortex.errors import LibraryError
-from vortex.gpu_library import GpuLibrary, cubin_arch, cubin_symbols, is_gpu_library, read, verify, write
+from vortex.gpu_library import GpuLibrary, cubin_arch, cubin_symbols, read, verify, write
+from vortex.library import is_gpu_library
 
 COMPILE = """
 import pathlib, sys

@@ -12,14 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from vortex import gpu_library, operators
+from vortex import operators
 from vortex.errors import LibraryError, OperandError, ToolchainError, UnknownNameError
-from vortex.gpu_launcher import GpuGemm
-from vortex.gpu_library import GpuLibrary
 from vortex.launcher import GemmKernel
-from vortex.library import FORMAT, Library, read, write
+from vortex.library import Library, is_gpu_library, read, write
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # What GPUs need is imported for them alone: opening a library takes a fraction of a second.
+    from vortex.gpu_launcher import GpuGemm
+    from vortex.gpu_library import GpuLibrary
     from vortex.hardware import HardwareSpec
     from vortex.specs import Spec
 
@@ -100,18 +100,28 @@ def _cached(path: Path | None) -> Library | GpuLibrary | None:
 
 def read_any(path: Path) -> Library | GpuLibrary:
     """Read and verify a library of either kind."""
-    return gpu_library.read(path) if gpu_library.is_gpu_library(path) else read(path)
+    if not is_gpu_library(path):
+        return read(path)
+    from vortex import gpu_library
+
+    return gpu_library.read(path)
 
 
 def _write(library: Library | GpuLibrary, path: Path) -> None:
-    if isinstance(library, GpuLibrary):
-        gpu_library.write(library, path)
-    else:
+    if isinstance(library, Library):
         write(library, path)
+    else:
+        from vortex import gpu_library
+
+        gpu_library.write(library, path)
 
 
-def _opened(library: Library | GpuLibrary) -> GemmKernel | GpuGemm:
-    return GpuGemm(library) if isinstance(library, GpuLibrary) else GemmKernel(library)
+def _opened(library: Library | GpuLibrary, device: int | None = None, jit: bool = False) -> GemmKernel | GpuGemm:
+    if isinstance(library, Library):
+        return GemmKernel(library)
+    from vortex.gpu_launcher import GpuGemm
+
+    return GpuGemm(library, device, jit=jit)
 
 
 def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> GemmKernel | GpuGemm:
@@ -123,11 +133,9 @@ def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> G
     if not isinstance(path, str | os.PathLike):
         raise LibraryError(f"{path!r} is a {type(path).__name__}; expected the path of a library")
     library = read_any(Path(path))
-    if isinstance(library, GpuLibrary):
-        return GpuGemm(library, device, jit=jit)
-    if device is not None or jit:
+    if isinstance(library, Library) and (device is not None or jit):
         raise OperandError(f"{path} is no GPU library; device= and jit= are for those alone")
-    return GemmKernel(library)
+    return _opened(library, device, jit)
 
 
 def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Library | GpuLibrary:
@@ -178,5 +186,5 @@ def cache_key(operator: operators.Operator, spec: Spec) -> str:
         p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
     ):
         sources.update(path.read_bytes())
-    described = [FORMAT, gpu_library.FORMAT, repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
+    described = [repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -169,15 +169,6 @@ def write(library: GpuLibrary, path: Path) -> None:
         raise
 
 
-def is_gpu_library(path: Path) -> bool:
-    """Whether a file is of this kind; what cannot be read is left for the reader to refuse."""
-    try:
-        with zipfile.ZipFile(path) as zipped:
-            return DOOR in zipped.namelist()
-    except (zipfile.BadZipFile, OSError):
-        return False
-
-
 def read(path: Path) -> GpuLibrary:
     """Read and verify a `.vortex` file; LibraryError when it is missing, truncated, altered or contradicts itself."""
     if not path.is_file():

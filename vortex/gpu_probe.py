@@ -9,9 +9,6 @@ from vortex.errors import DeviceError
 from vortex.gpu_hardware import WARP, GpuSpec
 from vortex.probe import Compared
 
-CUDA = "cuda"
-"""The name that asks for the GPU of this machine."""
-
 ATTRIBUTES = {  # CUdevice_attribute, driver API manual
     "threads_per_block": 1,
     "clock_khz": 13,

@@ -38,16 +38,18 @@ _ARRAY = np.ndarray
 
 
 def _light_tvm_ffi() -> Any:
-    """Import tvm-ffi without the torch import it would do on its own (seconds); torch tensors are still taken."""
-    if "tvm_ffi" in sys.modules or "torch" in sys.modules:
-        import tvm_ffi
+    """Import tvm-ffi without the imports of torch (seconds) and CUDA's bindings that it would do on its own.
 
-        return tvm_ffi
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    Torch tensors are still taken.
+    """
+    hidden = [name for name in ("torch", "cuda") if not {name, "tvm_ffi"} & sys.modules.keys()]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
     try:
         import tvm_ffi
     finally:
-        del sys.modules["torch"]
+        for name in hidden:
+            del sys.modules[name]
     return tvm_ffi
 
 

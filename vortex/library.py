@@ -126,5 +126,14 @@ def read(path: Path) -> Library:
         raise LibraryError(f"{path}: the manifest cannot be read ({error}); compile it again") from error
 
 
+def is_gpu_library(path: Path) -> bool:
+    """Whether a library file is one for GPUs; what cannot be read is left for the reader to refuse."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return BINARY not in archive.namelist() and MANIFEST in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

@@ -6,19 +6,24 @@ import json
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vortex import gpu_probe, probe
+from vortex import probe
 from vortex.errors import SpecError, UnknownNameError
 from vortex.figures import nearest
-from vortex.gpu_hardware import WARP, GpuSpec, gpu_spec_from
 from vortex.hardware import HardwareSpec, spec_from
 
+if TYPE_CHECKING:  # Else imported where one is asked for: a CPU's library is opened without the models of a GPU.
+    from vortex.gpu_hardware import GpuSpec
+
+    Spec = HardwareSpec | GpuSpec
+    S = TypeVar("S", HardwareSpec, GpuSpec)
+
 NATIVE = probe.NATIVE
-CUDA = gpu_probe.CUDA
+CUDA = "cuda"
+"""The name that asks for the GPU of this machine."""
 ALIASES = {"a100": "a100-sxm4-40gb"}
 """Short names of shipped specs."""
-Spec = HardwareSpec | GpuSpec
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -35,12 +40,16 @@ def shipped_specs() -> list[str]:
 
 def load_spec(hw: str | Path | Spec) -> Spec:
     """A spec by its shipped name, from a `.toml` file, of this machine (`native`, `cuda`), or as it is."""
-    if isinstance(hw, HardwareSpec | GpuSpec):
+    if hw == NATIVE:
+        return probe.native()
+    if isinstance(hw, HardwareSpec):
+        return hw
+    from vortex import gpu_hardware, gpu_probe
+
+    if isinstance(hw, gpu_hardware.GpuSpec):
         return hw
     if not isinstance(hw, str | Path):
         raise SpecError(f"hw is a {type(hw).__name__}; expected a name, a path to a .toml file, or a spec")
-    if hw == NATIVE:
-        return probe.native()
     if hw == CUDA:
         return gpu_probe.detect(gpus())
     name = ALIASES.get(hw, hw) if isinstance(hw, str) else hw
@@ -62,6 +71,8 @@ def cpus() -> tuple[HardwareSpec, ...]:
 
 def gpus() -> tuple[GpuSpec, ...]:
     """The shipped specs of GPUs."""
+    from vortex.gpu_hardware import GpuSpec
+
     return tuple(spec for spec in map(load_spec, shipped_specs()) if isinstance(spec, GpuSpec))
 
 
@@ -82,10 +93,11 @@ def read_spec(path: Path) -> Spec:
 
 def any_spec_from(data: Mapping[str, Any], source: str) -> Spec:
     """A validated spec of either kind from plain data."""
-    return gpu_spec_from(data, source) if "kind" in data else spec_from(data, source)
+    if "kind" not in data:
+        return spec_from(data, source)
+    from vortex.gpu_hardware import gpu_spec_from
 
-
-S = TypeVar("S", HardwareSpec, GpuSpec)
+    return gpu_spec_from(data, source)
 
 
 def what_if(spec: S, changes: Mapping[str, Any]) -> S:
@@ -99,9 +111,9 @@ def what_if(spec: S, changes: Mapping[str, Any]) -> S:
             raise UnknownNameError(f"{spec.name} has no figure {path!r}; write for example 'l2.capacity_bytes'")
         table[field] = value
     source = f"{spec.name} with {dict(changes)}"
-    if isinstance(spec, GpuSpec):
+    if not isinstance(spec, HardwareSpec):
         _follow_gpu(data, changes)
-        return gpu_spec_from(data, source)
+        return any_spec_from(data, source)  # type: ignore[return-value]  # of the same kind
     if "cores" in changes and "L2.units" not in changes:
         data["levels"][-1]["units"] = data["cores"]
     if "peak_flops_per_s" not in changes:
@@ -130,6 +142,8 @@ def _follow(memory: dict[str, Any], changes: Mapping[str, Any], cores: int) -> N
 
 def _follow_gpu(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """The same for the figures of a GPU: units, instances, clocks, peaks and bandwidths."""
+    from vortex.gpu_hardware import WARP
+
     shared = data["memories"][0]
 
     def let(table: dict[str, Any], field: str, value: int) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from eval.gpu.budget import write_json
 from eval.gpu.run_on_device import FIGURE_16, SUITES
 from vortex.errors import LibraryError, VortexError
-from vortex.gpu_library import is_gpu_library, read
+from vortex.gpu_library import read
+from vortex.library import is_gpu_library
 from vortex.library import read as read_cpu
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -62,7 +62,8 @@ class Context:
         """Libraries of the bundle that run on this device; the others are told as skipped."""
         from vortex.errors import VortexError
         from vortex.gpu_launcher import GpuGemm
-        from vortex.gpu_library import is_gpu_library, read
+        from vortex.gpu_library import read
+        from vortex.library import is_gpu_library
 
         found = []
         for path in sorted((self.bundle / "libraries").glob("*.vortex")):
