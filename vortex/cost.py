@@ -6,6 +6,8 @@ same operations in the same order. One task of L2 computes `rows` x `columns` of
 
     T = compute + what Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
     cost(L2) = F_parallel * T + thread start                                                    (Eq. 3, Eq. 4)
+
+F_parallel counts the tasks of every product of a batch.
 """
 
 from __future__ import annotations
@@ -88,6 +90,11 @@ class Problem:
     grid_n: Value
     active: Value
     """Cores that work at the same time."""
+    batch: Value
+    """Products of this shape in one call; each is cut into the same grid."""
+    items_a: Value
+    """How many A's there are: fewer than products where several share one."""
+    items_b: Value
 
 
 @dataclass(frozen=True)
@@ -215,7 +222,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     one = ops.name("one", ops.where(full > 0.5, wide, narrow))
 
     bytes_a, bytes_b, bytes_c = FLOAT * rows * p.k, FLOAT * p.k * columns, FLOAT * rows * columns
-    footprint = FLOAT * (p.m * p.k + p.k * p.n + p.m * p.n)
+    footprint = FLOAT * (p.m * p.k * p.items_a + p.k * p.n * p.items_b + p.m * p.n * p.batch)
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
     run_bytes = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(columns, s.tile_n), row_bytes))
@@ -275,17 +282,17 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
-    kept = source_byte(ops, rates, FLOAT * p.m * p.n, p.active)
+    kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
     written = bytes_c * (2.0 + ops.where(columns <= FETCHED_AHEAD, 0.0, (1.0 - s.swap) * rates.strewn * extra))
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
     task = busy + exposed(ops, traffic, busy) + packing + turning
-    waves = ops.ceil(p.grid_m * p.grid_n / p.active - EPSILON)
-    start = rates.call + ops.where(p.grid_m * p.grid_n > 1.5, rates.thread_start, 0.0)
+    waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n / p.active - EPSILON))
+    start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
     outer = ops.where(accepted > 0.5, waves * task + start, NEVER)
     dot, possible = dot_products(ops, rates, p, source)
-    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start, NEVER), outer)
+    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, waves * dot + start, NEVER), outer)
     return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing + turning, traffic, start)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vortex.selector import LaunchPlan, Selector, Shape, grids
+from vortex.selector import LaunchPlan, Selector, Shape, ways
 
 if TYPE_CHECKING:
     from vortex.library import Manifest
@@ -21,22 +21,22 @@ NOTES = {"traffic": "  (runs beside the others: only what they cannot hide is ad
 def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
     """Every (strategy, grid) that can serve the shape, cheapest first."""
     found = []
-    for grid in grids(threads):
-        totals = np.asarray(selector.costs(shape, grid, threads).total)
+    for grid, workers in ways(shape.batch, threads):
+        totals = np.asarray(selector.costs(shape, grid, workers).total)
         found += [
-            LaunchPlan(index, strategy, grid, float(totals[index]))
+            LaunchPlan(index, strategy, grid, float(totals[index]), workers)
             for index, strategy in enumerate(selector.strategies)
             if totals[index] < NEVER
         ]
     return sorted(found, key=lambda plan: plan.seconds)
 
 
-def terms(selector: Selector, shape: Shape, plan: LaunchPlan, threads: int) -> dict[str, float]:
+def terms(selector: Selector, shape: Shape, plan: LaunchPlan) -> dict[str, float]:
     """Predicted seconds of one plan, by term; in `total` are the last wave and start-up too.
 
     The dot family has a formula of its own, whose parts have no names: one term.
     """
-    costs = selector.costs(shape, plan.grid, threads).terms()
+    costs = selector.costs(shape, plan.grid, plan.workers).terms()
     found = {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
     if plan.strategy.stage.dot:
         start, total = found["start"], found["total"]
@@ -111,8 +111,8 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         shape=shape,
         threads=threads,
         plan=plan,
-        terms=terms(selector, shape, plan, threads),
-        rivals=tuple((rival, terms(selector, shape, rival, threads)) for rival in nearest),
+        terms=terms(selector, shape, plan),
+        rivals=tuple((rival, terms(selector, shape, rival)) for rival in nearest),
         sieve={f"{a.level} {a.filter}": a.count for a in manifest.admitted}
         | {"kept by the analyzer": len(manifest.strategies)},
         basis=manifest.basis,

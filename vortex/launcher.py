@@ -224,7 +224,7 @@ class GemmKernel:
 
     def cost_terms(self, plan: LaunchPlan, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
         """Predicted seconds of one plan, term by term."""
-        return explaining.terms(self._selector, shape_of(m, n, k, **operands), plan, get_num_threads())
+        return explaining.terms(self._selector, shape_of(m, n, k, **operands), plan)
 
     def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
         """Seconds per selection in native code, the mean of `repeats`."""
@@ -242,7 +242,7 @@ class GemmKernel:
 
     def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
         total = np.asarray(self._selector.costs(shape, grid, threads).total)
-        return LaunchPlan(index, self.strategies[index], grid, float(total[index]))
+        return LaunchPlan(index, self.strategies[index], grid, float(total[index]), min(threads, grid.m * grid.n))
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""

@@ -41,6 +41,11 @@ class Shape:
     lda: int = 0
     a_is_col: bool = False
     ldb: int = 0
+    batch: int = 1
+    """Products of this shape in one call."""
+    items_a: int = 0
+    """How many A's they multiply, as many as there are products if 0; likewise `items_b`."""
+    items_b: int = 0
 
     @property
     def stride_a(self) -> int:
@@ -53,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Grid:
-    """How L2 cuts the output: grid.m x grid.n tasks."""
+    """How L2 cuts the output, of each product of a batch: grid.m x grid.n tasks."""
 
     m: int
     n: int
@@ -61,12 +66,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What runs: a strategy of the library by its index, and the grid."""
+    """What runs: a strategy of the library by its index, the grid, and how many threads share the tasks."""
 
     index: int
     strategy: Strategy
     grid: Grid
     seconds: float
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,10 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
         spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
         grid_m=F32(grid.m),
         grid_n=F32(grid.n),
-        active=F32(min(threads, grid.m * grid.n)),
+        active=F32(min(threads, shape.batch * grid.m * grid.n)),
+        batch=F32(shape.batch),
+        items_a=F32(shape.items_a or shape.batch),
+        items_b=F32(shape.items_b or shape.batch),
     )
 
 
@@ -170,6 +179,13 @@ def grids(threads: int) -> tuple[Grid, ...]:
         chosen += [Grid(count // n, n) for n in range(1, count + 1) if count % n == 0]
         count //= 2
     return tuple(chosen)
+
+
+def ways(batch: int, threads: int) -> tuple[tuple[Grid, int], ...]:
+    """Every grid with the threads that share its tasks, in the order they are tried: one thread alone comes first."""
+    whole, *cut = grids(threads)
+    spread = [(whole, min(threads, batch))] if batch > 1 and threads > 1 else []
+    return (whole, 1), *spread, *((grid, min(threads, batch * grid.m * grid.n)) for grid in cut)
 
 
 @dataclass(frozen=True)
@@ -202,12 +218,12 @@ class Selector:
         """
         best: LaunchPlan | None = None
         family = self.columns.dot
-        for grid in grids(threads):
-            total = np.asarray(self.costs(shape, grid, threads).total)
+        for grid, workers in ways(shape.batch, threads):
+            total = np.asarray(self.costs(shape, grid, workers).total)
             if best is not None:
                 total = np.where(family == family[best.index], total, F32(NEVER))
             index = int(np.argmin(total))
             if best is None or total[index] < best.seconds:
-                best = LaunchPlan(index, self.strategies[index], grid, float(total[index]))
+                best = LaunchPlan(index, self.strategies[index], grid, float(total[index]), workers)
         assert best is not None
         return best

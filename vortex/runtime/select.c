@@ -23,33 +23,43 @@ static int64_t greatest_divisor(int64_t x, int64_t y) {
   return x;
 }
 
-vx_plan vx_select(const vx_call *call, int64_t threads) {
+vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
   float totals[VX_PRICED];
   float plain = !call->packed && !call->transpose_b, transposed = !call->packed && call->transpose_b;
   float spacing_a = (float)greatest_divisor(call->lda * 4, vx_l1_span);
   float spacing_b = (float)greatest_divisor(call->ldb * 4, vx_l1_span);
   float spacing_b_l2 = (float)greatest_divisor(call->ldb * 4, vx_l2_span);
-  vx_plan best = {0, 1, 1};
+  vx_plan best = {0, 1, 1, 1};
   float least = 3e38f;
-  int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
-  do {
-    int64_t tasks = grid_m * grid_n;
+  int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1, workers = 1;
+  int first = 1, spread = batch > 1 && threads > 1; /* the whole products of a batch on all threads come second */
+  for (;;) {
     vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k,
-                 (float)call->transpose_a, plain, transposed,
-                 (float)call->packed, spacing_a, spacing_b, spacing_b_l2, (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
+                 (float)call->transpose_a, plain, transposed, (float)call->packed, spacing_a, spacing_b, spacing_b_l2,
+                 (float)grid_m, (float)grid_n, (float)workers, (float)batch, (float)items_a, (float)items_b);
     for (int64_t s = 0; s < vx_strategy_count; s++)
       /* One thread decides the family, so that a result has the same bits on any number of threads. */
-      if (totals[s] < least && (tasks == 1 || vx_strategies[s].dot == vx_strategies[best.strategy].dot)) {
+      if (totals[s] < least && (first || vx_strategies[s].dot == vx_strategies[best.strategy].dot)) {
         least = totals[s];
-        best = (vx_plan){s, grid_m, grid_n};
+        best = (vx_plan){s, grid_m, grid_n, workers};
       }
+    first = 0;
     /* No call on several threads is shorter than their start. */
-    if (least <= vx_least_parallel || !next_grid(&count, &columns)) break;
-    grid_m = count / columns;
-    grid_n = columns;
-  } while (1);
+    if (least <= vx_least_parallel) break;
+    if (spread) {
+      spread = 0;
+    } else {
+      if (!next_grid(&count, &columns)) break;
+      grid_m = count / columns;
+      grid_n = columns;
+    }
+    int64_t tasks = batch * grid_m * grid_n;
+    workers = tasks < threads ? tasks : threads;
+  }
   return best;
 }
+
+vx_plan vx_select(const vx_call *call, int64_t threads) { return vx_select_batch(call, 1, 1, 1, threads); }
 
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats) {
   struct timespec start, end;

@@ -14,9 +14,10 @@ typedef struct {
   int64_t dot;  /* vectors run along k; nothing above applies */
 } vx_strategy;
 
-/* What the selector writes: the strategy and how L2 cuts the output into `grid_m` x `grid_n` tasks. */
+/* What the selector writes: the strategy and how L2 cuts the output, of each product of a batch, into `grid_m` x `grid_n` tasks. */
 typedef struct {
   int64_t strategy, grid_m, grid_n;
+  int64_t workers; /* threads that share the tasks */
 } vx_plan;
 
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. */
@@ -64,7 +65,7 @@ extern const float vx_columns[], vx_slopes[];
 /* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
-                  float grid_m, float grid_n, float active);
+                  float grid_m, float grid_n, float active, float batch, float items_a, float items_b);
 
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
@@ -72,8 +73,9 @@ int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t co
 int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                          int64_t target_stride);
 
-/* select.c */
+/* select.c: the plan of a call, and of `batch` products of its shape that read `items_a` A's and `items_b` B's. */
 vx_plan vx_select(const vx_call *call, int64_t threads);
+vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads);
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats);
 
 /* threads.c */
