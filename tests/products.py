@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vortex.codegen import cuda_reduce, tensor_core_hopper
 from vortex.codegen.cuda import source, split_args
-from vortex.codegen.cuda_lower import KernelSource
+from vortex.codegen.cuda_lower import STORED, KernelSource
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.gpu_candidates import Backend, Variant
 
@@ -60,7 +60,8 @@ class Unit:
 def unit(variants: Sequence[Variant], arch: str) -> Unit:
     """Sources as they are compiled for a device, with the kernels that add partial sums up."""
     kernels = tuple((variant, source(variant, arch)) for variant in variants)
-    reductions = [cuda_reduce.source(dtype, arch).source for dtype in ("float32", "float16", "bfloat16")]
+    dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants})
+    reductions = [cuda_reduce.source(dtype, arch).source for dtype in dtypes]
     return Unit("\n".join([PRELUDE, *(kernel.source for _, kernel in kernels), *reductions]), kernels)
 
 

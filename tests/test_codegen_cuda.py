@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ FAMILIES = {
     "skinny_along_k": Variant(ALONG_K, False, True, 16),
     "skinny_along_n": Variant(ALONG_N, False, False, 16),
 }
+TURING = {
+    "turing_f16": replace(FAMILIES["tensor_core_f16"], strategy=replace(tensor_core(stages=2), thread=Tile(16, 8, 8))),
+    "turing_f16_shared": Variant(replace(tensor_core(stages=2, store="shared"), thread=Tile(16, 8, 8)), True, True, 4),
+    "turing_f32": Variant(cuda_core(stages=2), False, False, 16),
+    "turing_skinny": Variant(ALONG_K, False, True, 16),
+}
+"""Without cp.async, and with half of the matrix instruction."""
 GOLDENS = ("tensor_core_f16", "tensor_core_bf16_shared", "tensor_core_tf32", "cuda_core_f32", "skinny_along_k")
 
 
@@ -82,6 +90,12 @@ class TestGoldenSources:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(header + made.source)
         assert header + made.source == path.read_text(), f"the emitted source changed; if meant, run with {UPDATE}=1"
+
+    def test_the_text_for_turing_is_the_recorded_one(self):
+        made, path = source(TURING["turing_f16"], "sm_75"), GOLDEN / "turing_f16.cu"
+        if os.environ.get(UPDATE):
+            path.write_text(made.source)
+        assert made.source == path.read_text(), f"the emitted source changed; if meant, run with {UPDATE}=1"
 
     def test_one_barrier_for_each_stage(self):
         assert source(FAMILIES["tensor_core_f16"], ARCH).source.count("__syncthreads()") == 2  # before the loop, in it
@@ -178,10 +192,14 @@ def compiled() -> nvrtc.Compiled:
 @pytest.fixture(scope="module")
 def sass(compiled: nvrtc.Compiled, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Machine code by kernel."""
+    return disassembled(compiled, tmp_path_factory.mktemp("sass"))
+
+
+def disassembled(compiled: nvrtc.Compiled, folder: Path) -> dict[str, str]:
     tool = disassembler()
     if tool is None:
         pytest.skip("needs cuobjdump (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
-    path = tmp_path_factory.mktemp("sass") / "unit.cubin"
+    path = folder / "unit.cubin"
     path.write_bytes(compiled.cubin)
     text = subprocess.run([str(tool), "--dump-sass", str(path)], check=True, capture_output=True, text=True).stdout
     _, *parts = re.split(r"Function : (\w+)", text)
@@ -235,6 +253,41 @@ class TestMachineCode:
 
     def test_ptx_names_the_architecture(self, compiled: nvrtc.Compiled):
         assert ".target sm_80" in compiled.ptx
+
+
+@pytest.fixture(scope="module")
+def turing() -> nvrtc.Compiled:
+    texts = [source(variant, "sm_75").source for variant in TURING.values()]
+    reductions = [cuda_reduce.source(dtype, "sm_75").source for dtype in ("float32", "float16")]
+    return nvrtc.compile_nvrtc("\n".join([PRELUDE, *texts, *reductions]), "sm_75")
+
+
+@an_nvrtc
+class TestTuring:
+    def test_no_spills_no_stack_no_asynchronous_copies(self, turing: nvrtc.Compiled):
+        used = [turing.resources[variant.name] for variant in TURING.values()]
+        assert [(x.spills, x.stack) for x in used] == [(0, 0)] * len(TURING)
+        assert "cp.async" not in turing.ptx and ".target sm_75" in turing.ptx
+
+    def test_the_instructions_meant(self, turing: nvrtc.Compiled, tmp_path: Path):
+        machine = disassembled(turing, tmp_path)
+        for name in ("turing_f16", "turing_f16_shared"):
+            text = machine[TURING[name].name]
+            assert [part for part in ("HMMA.1688.F32 ", "LDSM.16.M", "LDG.E", "STS") if part not in text] == []
+            assert not re.search(r"\s(LDL|STL|FFMA|HMMA.16816)[. ]", text)
+        loads = machine[TURING["turing_f16"].name]
+        # The loop over stages asks for the next one before it multiplies, and stores it after.
+        loop = loads[loads.index("BAR.SYNC") :]
+        assert loop.index("LDG.E.128") < loop.index("STS.128")
+
+    def test_three_stages_have_no_room_in_registers(self):
+        with pytest.raises(CodegenError, match=r"3 stages without cp\.async"):
+            source(FAMILIES["tensor_core_f16"], "sm_75")
+
+    def test_an_instruction_without_code_is_named(self):
+        odd = replace(tensor_core("bfloat16"), thread=Tile(16, 8, 8))
+        with pytest.raises(CodegenError, match="no code for an instruction of 16x8x8 on bfloat16"):
+            source(Variant(odd, False, False, 16), ARCH)
 
 
 @pytest.fixture(scope="module")

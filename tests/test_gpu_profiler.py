@@ -15,6 +15,7 @@ from vortex.gpu_profiler import (
     GpuProfile,
     block_cost,
     block_costs,
+    exposed,
     finish,
     raster,
     rates,
@@ -79,6 +80,9 @@ def test_copies_are_staged_where_the_hardware_or_the_alignment_asks_for_it():
     assert not staged(A100, variant(TENSOR)) and not staged(A100, variant(TENSOR, 4))
     assert staged(A100, variant(TENSOR, 2)) and staged(A100, variant(replace(TENSOR, stages=1)))
     assert staged(SPECS["t4"], variant(CUDA)) and staged(A100, variant(ALONG_K))
+    held, single = variant(replace(CUDA, stages=2)), variant(replace(CUDA, stages=1))
+    assert exposed(SPECS["t4"], single) and not exposed(SPECS["t4"], held)  # registers hold the next stage
+    assert block_cost(SPECS["t4"], held).wait == 1 and block_cost(SPECS["t4"], single).serial == 1
     assert block_cost(A100, variant(TENSOR, 2)).serial == 1 and block_cost(A100, variant(TENSOR)).serial == 0
 
 

@@ -1,5 +1,6 @@
 """The sieve on GPUs: every candidate fits the device, multiples between levels, filters that do what they say."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -24,7 +25,7 @@ def cases() -> list[tuple[str, str, Backend]]:
     rows = []
     for spec in gpus():
         for dtype in DTYPES:
-            if dtype != "tfloat32" or spec.has("mma", "tfloat32"):
+            if dtype in {row.dtype for row in spec.instructions}:
                 rows += [(spec.name, dtype, backend) for backend in backends(decompose(Gemm(dtype), spec))]
     return rows
 
@@ -40,8 +41,8 @@ class TestEveryCandidate:
         for s in found(hw, dtype, backend).strategies:
             assert s.threads == WARP * s.warps <= spec.threads_per_block
             assert s.shared_bytes <= spec.shared_per_block_bytes
-            assert registers_needed(s) <= spec.registers_per_thread
-            assert registers_needed(s) * s.threads <= spec.registers_per_sm
+            assert registers_needed(spec, s) <= spec.registers_per_thread
+            assert registers_needed(spec, s) * s.threads <= spec.registers_per_sm
             assert resident_blocks(spec, s) >= 1
 
     def test_is_a_multiple_of_the_level_below(self, hw: str, dtype: str, backend: Backend):
@@ -64,10 +65,12 @@ class TestEveryCandidate:
             assert rows == sorted(rows, reverse=True)
         assert result.admitted[-1].count == len(result.strategies)
 
-    def test_without_asynchronous_copies_there_is_one_stage(self, hw: str, dtype: str, backend: Backend):
+    def test_without_asynchronous_copies_there_are_two_stages_at_most(self, hw: str, dtype: str, backend: Backend):
         stages = {s.stages for s in found(hw, dtype, backend).strategies}
-        if backend is Backend.SKINNY or not load_spec(hw).async_copy:
+        if backend is Backend.SKINNY:
             assert stages == {1}
+        elif not load_spec(hw).async_copy:
+            assert stages == {1, 2}
         else:
             assert min(stages) == 2
 
@@ -83,10 +86,25 @@ class TestBackends:
     def test_of_an_h200(self):
         assert backends(decompose(Gemm("bfloat16"), load_spec("h200")))[0] is Backend.HOPPER
 
-    def test_turing_has_no_tf32_and_bfloat16_on_cuda_cores_alone(self):
-        with pytest.raises(SpecError, match="no mma instruction for tfloat32"):
-            backends(decompose(Gemm("tfloat32"), load_spec("t4")))
-        assert Backend.TENSOR_CORE not in backends(decompose(Gemm("bfloat16"), load_spec("t4")))
+    @pytest.mark.parametrize("dtype", ["tfloat32", "bfloat16"])
+    def test_what_turing_has_no_instruction_for_is_refused(self, dtype: str):
+        with pytest.raises(SpecError, match=rf"t4 \(sm_75\) has no instruction for {dtype}.*it has float32, float16"):
+            backends(decompose(Gemm(dtype), load_spec("t4")))  # type: ignore[arg-type]
+
+    def test_turing_multiplies_half_precision_in_two_instructions_a_step(self):
+        assert backends(decompose(Gemm("float16"), load_spec("t4")))[0] is Backend.TENSOR_CORE
+        strategies = found("t4", "float16", Backend.TENSOR_CORE).strategies
+        assert {(s.thread, s.l0.k) for s in strategies} == {(Tile(16, 8, 8), 16)}
+        assert {s.stages for s in strategies} == {1, 2}
+
+    def test_without_cp_async_the_next_stage_takes_registers(self):
+        strategies = found("t4", "float16", Backend.TENSOR_CORE).strategies
+        one, two = (next(s for s in strategies if s.stages == stages and s.l1.m == 64) for stages in (1, 2))
+        held = replace(one, stages=2)
+        assert registers_needed(load_spec("t4"), held) - registers_needed(load_spec("t4"), one) == (
+            one.stage_bytes // (4 * one.threads)
+        )
+        assert registers_needed(load_spec("a100"), two) == registers_needed(load_spec("a100"), replace(two, stages=1))
 
 
 class TestTensorCores:

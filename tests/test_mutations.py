@@ -10,7 +10,7 @@ import pytest
 from emulator import EmulationError
 from needs import an_emulator
 from products import Case, cases, check, renamed, unit
-from test_emulation import across_k, along_k, arch_of, cuda_core, hopper, tensor_core
+from test_emulation import across_k, along_k, arch_of, cuda_core, hopper, tensor_core, turing
 
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.cuda_prelude import PRELUDE
@@ -46,6 +46,13 @@ def pipeline(kernel: KernelSource) -> Iterator[Mutant]:
     yield from predicates(kernel)
 
 
+def held(kernel: KernelSource) -> Iterator[Mutant]:
+    yield spoiled(kernel, "no barrier before the first stage is read", BARRIER, "", 0)
+    yield spoiled(kernel, "no barrier between stages", BARRIER, "", 1)
+    yield spoiled(kernel, "a piece held past its place", r"move_16\(\(&\(A_shared_ptr.*\);", "", -1)
+    yield from predicates(kernel)
+
+
 def predicates(kernel: KernelSource) -> Iterator[Mutant]:
     for what, bound in (("a row", "M"), ("a column", "N"), ("k", "K")):
         reads = rf"((?:cp_async|copy)_\d+\(.*)< {bound}\)"  # the last: tiles of the prologue are whole
@@ -72,6 +79,7 @@ def asynchronous(kernel: KernelSource) -> Iterator[Mutant]:
 MUTATED = {
     "tensor core": (Variant(tensor_core("float16", "shared"), False, False, 16), pipeline),
     "tensor core, narrow": (Variant(tensor_core("float16"), True, True, 4), pipeline),
+    "turing": (Variant(turing(), False, True, 16), held),
     "cuda core": (Variant(cuda_core("float32"), False, True, 16), pipeline),
     "skinny along k": (Variant(along_k("float16"), False, True, 16), predicates),
     "skinny across k": (Variant(across_k("float32"), True, False, 16), predicates),

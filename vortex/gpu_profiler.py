@@ -208,11 +208,18 @@ def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIB
 
 
 def staged(spec: GpuSpec, variant: Variant) -> bool:
-    """Whether operands are loaded into registers: then a warp waits for them, and no load runs ahead."""
+    """Whether operands pass through registers on their way to shared memory, or stay there."""
     s = variant.strategy
     if s.backend in (Backend.SKINNY, Backend.HOPPER):
         return s.backend is Backend.SKINNY
     return s.stages == 1 or variant.vector_bytes < 4 or not spec.async_copy
+
+
+def exposed(spec: GpuSpec, variant: Variant) -> bool:
+    """Whether a warp waits for what it loads, so that no load runs ahead; without cp.async registers hold one stage."""
+    return staged(spec, variant) and (
+        spec.async_copy or variant.strategy.stages == 1 or variant.strategy.backend is Backend.SKINNY
+    )
 
 
 def finish(spec: GpuSpec, strategy: BlockStrategy) -> float:
@@ -243,7 +250,7 @@ def block_cost(
     computed = stage_cost(spec, variant, calibration)
     resident = resident_blocks(spec, s, registers)
     slots = resident * spec.sms
-    waits = staged(spec, variant)
+    waits = exposed(spec, variant)
     run = s.item_bytes * min(
         s.l1.m if variant.transpose_a else s.l1.k,
         s.l1.k if variant.transpose_b else s.l1.n,

@@ -11,6 +11,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from vortex.candidates import Admitted, Tile
+from vortex.dtypes import ITEM_BYTES
+from vortex.errors import SpecError
 from vortex.gpu_candidates import WARP, Backend, BlockStrategy
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 REGISTER_BYTES = 4
 COPY_BYTES = 16
 """What one thread copies into shared memory at a time, at most."""
+STEP_BYTES = 32
+"""What one ldmatrix reads of every row of a fragment: the k of a step on Tensor Cores."""
 SWIZZLED_BYTES = 128
 """One row of a stage on Hopper: what the widest swizzle of TMA spans."""
 EXTENTS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -56,19 +60,27 @@ def instruction_of(spec: GpuSpec, backend: Backend, dtype: str) -> GpuInstructio
 def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
     """What the device can compute the operator with. CUDA cores know no tfloat32: they would do more than was asked."""
     spec, dtype = rkernel.hardware, rkernel.operator.dtype
+    if not any(row.dtype == dtype for row in spec.instructions):
+        known = ", ".join(dict.fromkeys(row.dtype for row in spec.instructions))
+        raise SpecError(f"{spec.name} ({spec.arch}) has no instruction for {dtype}, such as an mma; it has {known}")
     found = [Backend.HOPPER] if spec.has("wgmma", dtype) else []
     found += [Backend.TENSOR_CORE] if spec.has("mma", dtype) else []
     found += [Backend.CUDA_CORE] if dtype != "tfloat32" else []
-    if not found:
-        instruction_of(spec, Backend.TENSOR_CORE, dtype)  # tells what the spec has instead
     return (*found, Backend.SKINNY)
 
 
-def registers_needed(strategy: BlockStrategy) -> int:
+def registers_needed(spec: GpuSpec, strategy: BlockStrategy) -> int:
     """Registers of one thread: accumulators, two sets of fragments, addresses. An estimate: ptxas has the last word.
 
-    The two sets let the next step be read while one multiplies. On Hopper fragments stay in shared memory.
+    The two sets let the next step be read while one multiplies. On Hopper fragments stay in shared memory. Without
+    cp.async the next of two stages waits in registers.
     """
+    held = strategy.stage_bytes // (REGISTER_BYTES * strategy.threads)
+    return own_registers(strategy) + (held if strategy.stages > 1 and not spec.async_copy else 0)
+
+
+def own_registers(strategy: BlockStrategy) -> int:
+    """What a thread needs to multiply."""
     l0, thread, accumulators = strategy.l0, strategy.thread, strategy.accumulators
     if strategy.backend is Backend.HOPPER:
         return accumulators + 40
@@ -83,7 +95,7 @@ def registers_needed(strategy: BlockStrategy) -> int:
 def resident_blocks(spec: GpuSpec, strategy: BlockStrategy, registers: int | None = None) -> int:
     """Blocks that an SM holds at a time: whatever runs out first. `registers` as ptxas tells, else as needed here."""
     if registers is None:
-        registers = registers_needed(strategy)
+        registers = registers_needed(spec, strategy)
     granted = -(-registers // 8) * 8  # a warp is given registers in units of 256
     shared = strategy.shared_bytes + spec.shared_reserved_bytes
     return min(
@@ -92,6 +104,11 @@ def resident_blocks(spec: GpuSpec, strategy: BlockStrategy, registers: int | Non
         spec.warps_per_sm // strategy.warps,
         spec.blocks_per_sm,
     )
+
+
+def runs(spec: GpuSpec, strategy: BlockStrategy) -> bool:
+    """Whether a thread has the registers, and an SM room for a block."""
+    return registers_needed(spec, strategy) <= spec.registers_per_thread and resident_blocks(spec, strategy) >= 1
 
 
 def hides_latency(spec: GpuSpec, strategy: BlockStrategy) -> bool:
@@ -131,7 +148,7 @@ def warp_tiles(rkernel: RKernel[GpuSpec], backend: Backend) -> tuple[list[WarpTi
     def alone(tile: WarpTile) -> BlockStrategy:
         return BlockStrategy(backend, dtype, tile.l0, tile.l0, tile.thread, 1)
 
-    held = [tile for tile in shaped if registers_needed(alone(tile)) <= room]
+    held = [tile for tile in shaped if registers_needed(spec, alone(tile)) <= room]
     useful = [tile for tile in held if alone(tile).accumulators >= least]
     counts = {"InitCands": initial, "FilterByISA": len(shaped), "FilterByRegisters": len(held)}
     counts["FilterByUtilization"] = len(useful)
@@ -139,11 +156,11 @@ def warp_tiles(rkernel: RKernel[GpuSpec], backend: Backend) -> tuple[list[WarpTi
 
 
 def tensor_core_tiles(isa: GpuInstruction) -> tuple[int, list[WarpTile]]:
-    """Rows and columns in multiples of the instruction; pairs of them in n, which one ldmatrix serves."""
+    """Rows and columns in multiples of the instruction; pairs of them in n, of short ones in k, for one ldmatrix."""
     initial = [(m, n) for m in range(8, 129, 8) for n in range(8, 129, 8)]
-    side = max(isa.m, 2 * isa.n)
+    side, depth = max(isa.m, 2 * isa.n), max(isa.k, STEP_BYTES // ITEM_BYTES[isa.dtype])
     thread = Tile(isa.m, isa.n, isa.k)
-    return len(initial), [WarpTile(Tile(m, n, isa.k), thread) for m, n in initial if m % side == 0 == n % side]
+    return len(initial), [WarpTile(Tile(m, n, depth), thread) for m, n in initial if m % side == 0 == n % side]
 
 
 def hopper_tiles(isa: GpuInstruction) -> tuple[int, list[WarpTile]]:
@@ -172,10 +189,10 @@ def depths(backend: Backend, item: int, step: int) -> list[int]:
 
 
 def stage_counts(spec: GpuSpec, backend: Backend) -> tuple[int, ...]:
-    """How many stages: 1 where loads pass through registers, else as many as may hide the way to memory."""
+    """How many stages may hide the way to memory; without cp.async 1, or 2 with the next one in registers."""
     if backend is Backend.HOPPER:
         return 2, 3, 4, 5, 6, 7, 8
-    return (2, 3, 4, 5) if spec.async_copy else (1,)
+    return (2, 3, 4, 5) if spec.async_copy else (1, 2)
 
 
 def block_tiles(
@@ -199,7 +216,7 @@ def block_tiles(
         ("FilterByThreads", lambda s: s.threads <= spec.threads_per_block),
         ("FilterBySharedMemory", lambda s: low <= s.shared_bytes <= high),
         ("FilterByCopies", copies_divide),
-        ("FilterByOccupancy", lambda s: resident_blocks(spec, s) >= 1),
+        ("FilterByOccupancy", lambda s: runs(spec, s)),
         ("FilterByLatency", lambda s: hides_latency(spec, s)),
     )
     admitted = [Admitted("L1", "InitCands", initial), Admitted("L1", "FilterByMultiples", len(linked))]
@@ -233,7 +250,7 @@ def skinny_tiles(rkernel: RKernel[GpuSpec]) -> tuple[list[BlockStrategy], list[A
             found.append(BlockStrategy(Backend.SKINNY, dtype, turned(l0), turned(l1), turned(thread), 1))
     room = rkernel.levels[0].level.max_utilization * spec.registers_per_thread
     filters: tuple[tuple[str, Callable[[BlockStrategy], bool]], ...] = (
-        ("FilterByRegisters", lambda s: registers_needed(s) <= room),
+        ("FilterByRegisters", lambda s: registers_needed(spec, s) <= room),
         ("FilterByThreads", lambda s: s.warps == spec.schedulers),
         ("FilterBySharedMemory", lambda s: s.shared_bytes <= spec.shared_per_block_bytes),
         ("FilterByOccupancy", lambda s: resident_blocks(spec, s) >= 1),

@@ -92,7 +92,7 @@ def doubts(spec: GpuSpec) -> tuple[GpuSpec, ...]:
 
 def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.float32]) -> Prices:
     """Predicted seconds of every kernel for every shape, the reduction cut as suits each best."""
-    registers = {variant.name: registers_needed(variant.strategy) for variant in variants}
+    registers = {variant.name: registers_needed(spec, variant.strategy) for variant in variants}
     columns, device = columns_of(block_costs(spec, variants, registers_of=registers)), rates(spec)
     ops, blocks = GpuArithmetic(), []
     for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):

@@ -28,16 +28,20 @@ class Instruction:
 
     storage: str
     depth: int
-    """k of the instruction."""
-    suffix: str
-    """Of the functions in the prelude."""
+    """k of a step: the 32 bytes that one ldmatrix reads of a row."""
+    load: str
+    """Suffix of the functions in the prelude that load fragments."""
+    multiply: str
+    """Suffix of the function that multiplies a step, in as many instructions as it takes."""
 
 
 INSTRUCTIONS = {
-    "float16": Instruction("float16", 16, "f16"),
-    "bfloat16": Instruction("bfloat16", 16, "bf16"),
-    "tfloat32": Instruction("float32", 8, "tf32"),
+    ("float16", 16): Instruction("float16", 16, "f16", "f16"),
+    ("float16", 8): Instruction("float16", 16, "f16", "f16_k8"),
+    ("bfloat16", 16): Instruction("bfloat16", 16, "bf16", "bf16"),
+    ("tfloat32", 8): Instruction("float32", 8, "tf32", "tf32"),
 }
+"""By element type and k of the instruction."""
 
 
 def operand(rows: int, columns: int) -> Any:
@@ -74,14 +78,13 @@ def _lane_address(wide: bool, trans: bool, dtype: str) -> Any:
     return lambda t: (t % 16, t // 16 * half)
 
 
-def _load(name: str, dtype: str, rows: int, columns: int, wide: bool, trans: bool) -> None:
+def _load(name: str, dtype: str, instruction: Instruction, rows: int, columns: int, wide: bool, trans: bool) -> None:
     """Register a load of one [rows, columns] tile as it lies in shared memory; ldmatrix where it can."""
-    instruction = INSTRUCTIONS[dtype]
     storage, registers = instruction.storage, rows * columns // WARP
     index = operand(rows, columns)
     address = _lane_address(wide, trans, dtype)
     scalar = trans and dtype == "tfloat32"  # ldmatrix.trans moves halves, not words
-    function = f"ldmatrix_{instruction.suffix}" + ("_trans" if trans else "")
+    function = f"ldmatrix_{instruction.load}" + ("_trans" if trans else "")
 
     @T.prim_func(s_tir=True)
     def description(w: T.handle, s: T.handle):
@@ -161,13 +164,12 @@ def _clear(name: str) -> None:
     TensorIntrin.register(name, description, implementation, override=True)
 
 
-def _multiply(name: str, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
-    instruction = INSTRUCTIONS[dtype]
+def _multiply(name: str, instruction: Instruction, transpose_a: bool, transpose_b: bool) -> None:
     storage, depth = instruction.storage, instruction.depth
     registers = SIDE * depth // WARP
     map_a = operand(*((depth, SIDE) if transpose_a else (SIDE, depth)))
     map_b = operand(*((SIDE, depth) if transpose_b else (depth, SIDE)))
-    function = f"mma_m16n16_{instruction.suffix}"
+    function = f"mma_m16n16_{instruction.multiply}"
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle):
@@ -202,18 +204,19 @@ def _multiply(name: str, dtype: str, transpose_a: bool, transpose_b: bool) -> No
 
 
 @cache
-def intrinsics(dtype: str, transpose_a: bool, transpose_b: bool) -> Intrinsics:
-    """Register the intrinsics of one element type and layout, once, and name them."""
-    depth = INSTRUCTIONS[dtype].depth
-    tag = f"{dtype}_{'t' if transpose_a else 'n'}{'t' if transpose_b else 'n'}"
+def intrinsics(dtype: str, k: int, transpose_a: bool, transpose_b: bool) -> Intrinsics:
+    """Register the intrinsics of one element type, k of the instruction and layout, once, and name them."""
+    instruction = INSTRUCTIONS[dtype, k]
+    depth = instruction.depth
+    tag = f"{dtype}_{k}_{'t' if transpose_a else 'n'}{'t' if transpose_b else 'n'}"
     names = Intrinsics(
         *(f"vortex_{kind}_{tag}" for kind in ("load_a", "load_b", "clear", "multiply")),
     )
     rows_a, columns_a = (depth, SIDE) if transpose_a else (SIDE, depth)
     rows_b, columns_b = (SIDE, depth) if transpose_b else (depth, SIDE)
     # Matrices of A go rows first, those of B k first: a fragment of B is two of n8 side by side.
-    _load(names.load_a, dtype, rows_a, columns_a, wide=transpose_a, trans=transpose_a)
-    _load(names.load_b, dtype, rows_b, columns_b, wide=transpose_b, trans=not transpose_b)
+    _load(names.load_a, dtype, instruction, rows_a, columns_a, wide=transpose_a, trans=transpose_a)
+    _load(names.load_b, dtype, instruction, rows_b, columns_b, wide=transpose_b, trans=not transpose_b)
     _clear(names.clear)
-    _multiply(names.multiply, dtype, transpose_a, transpose_b)
+    _multiply(names.multiply, instruction, transpose_a, transpose_b)
     return names

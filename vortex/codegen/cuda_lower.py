@@ -13,6 +13,7 @@ from tvm.target import Target
 from vortex.codegen import cuda_passes as passes
 from vortex.codegen.cuda_pipeline import multistage
 from vortex.errors import CodegenError
+from vortex.gpu_hardware import CP_ASYNC
 
 SCALARS = ("M", "N", "K", "lda", "ldb", "ldc", "chunk", "raster")
 SUFFIX = {"float32": "f32", "tfloat32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -33,6 +34,11 @@ class KernelSource:
 def alone(kernel: KernelSource) -> KernelSource:
     """The same kernel, promised the registers of a block that has an SM to itself."""
     return replace(kernel, source=re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", kernel.source))
+
+
+def has_async_copy(arch: str) -> bool:
+    """Whether shared memory can be filled past the registers (PTX ISA, cp.async: from sm_80 on)."""
+    return int(re.sub(r"\D", "", arch)) >= CP_ASYNC
 
 
 def cuda_target(arch: str) -> Target:
@@ -121,9 +127,10 @@ def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzle
     scalars = {parameter.name: parameter for parameter in function.params[3:]}
     raster = scalars["raster"] = tirx.Var("raster", "int32")
     item = 4 if dtype in ("float32", "tfloat32") else 2
-    body = passes.fragments(multistage(function.body))
+    is_async = has_async_copy(arch)
+    body = passes.fragments(multistage(function.body, is_async))
     body = passes.swizzle(body, swizzles)
-    body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, stages)
+    body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, is_async and stages > 1)
     split = tirx.LT(scalars["chunk"], scalars["K"])
     rows, leading = scalars["M"], scalars["ldc"]
     body = passes.stores(

@@ -184,8 +184,11 @@ def first_lane(node: Any, lane: Any) -> Any:
     return node if lane is None else substitute(node, {lane: tirx.IntImm("int32", 0)})
 
 
-def copies(body: Any, operands: Mapping[Any, Callable[[list[Any]], Any]], item_bytes: int, stages: int) -> Any:
-    """Loads of `operands` into shared memory as calls that move a whole vector, or zeros past the operand."""
+def copies(body: Any, operands: Mapping[Any, Callable[[list[Any]], Any]], item_bytes: int, is_async: bool) -> Any:
+    """Loads of `operands` into shared memory, or registers on the way there, as calls that move a whole vector.
+
+    Past the operand they write zeros.
+    """
 
     def move(store: Any, lane: Any, width: int) -> Any:
         value = store.value
@@ -193,14 +196,14 @@ def copies(body: Any, operands: Mapping[Any, Callable[[list[Any]], Any]], item_b
             raise CodegenError(f"a copy into {store.buffer.name} without a predicate")
         inside, load, _ = (first_lane(argument, lane) for argument in value.args)
         size = width * item_bytes
-        kind = "cp_async" if stages > 1 and size >= 4 else "copy"
+        kind = "cp_async" if is_async and size >= 4 else "copy"
         target = address(store.buffer, [first_lane(index, lane) for index in store.indices])
         return call(f"{kind}_{size}", target, operands[load.source](list(load.indices)), inside)
 
     def copying(node: Any) -> bool:
         return (
             isinstance(node, tirx.BufferStore)
-            and str(node.buffer.scope()) == SHARED
+            and str(node.buffer.scope()) in (SHARED, "local")
             and bool(found(node.value, ir.expr.TensorLoad, lambda x: x.source in operands))
         )
 

@@ -32,14 +32,41 @@ from vortex.errors import CodegenError
 STAGE, STEP = "vortex.stages", "vortex.registers"
 """Loop annotations: how many stages shared memory has; and of the steps of a stage, 2 for fragments kept twice,
 1 for fragments that are read as they are needed, 0 for the same without unrolling."""
+MOST_HELD = 2
+"""Stages where the way to shared memory is by registers: one that is read, one that they hold meanwhile."""
+
+
+class Held:
+    """A copy into shared memory in two halves, by way of registers: what `fetch` loads, `put` stores."""
+
+    def __init__(self, copy: Any) -> None:
+        loops, store = [], copy
+        while isinstance(store, tirx.For):
+            loops.append(store)
+            store = store.body
+        if not isinstance(store, tirx.BufferStore):
+            raise CodegenError("a copy must be loops around one store")
+        at = [loop.loop_var for loop in loops]
+        shape = [int(loop.extent) for loop in loops] or [1]
+        name = store.buffer.name.replace("_shared", "_held").replace(".dyn", "")
+        self.registers = tirx.decl_buffer(shape, str(store.buffer.dtype), name, scope="local")
+        self.fetch: Any = tirx.BufferStore(self.registers, store.value, at or [0])
+        self.put: Any = tirx.BufferStore(store.buffer, tirx.BufferLoad(self.registers, at or [0]), list(store.indices))
+        for loop in reversed(loops):
+            again = tirx.Var(str(loop.loop_var.name), "int32")
+            self.fetch = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, self.fetch)
+            self.put = tirx.For(again, loop.min, loop.extent, loop.kind, substitute(self.put, {loop.loop_var: again}))
 
 
 class Pipeline:
     """The loop over stages of shared memory, taken apart: copies into a stage, then steps that read it."""
 
-    def __init__(self, loop: Any, shared: list[Any], fragments: list[Any]) -> None:
+    def __init__(self, loop: Any, shared: list[Any], fragments: list[Any], is_async: bool) -> None:
         self.loop, self.stages = loop, int(loop.annotations[STAGE])
         *self.copies, self.steps = statements(loop.body)
+        if not is_async and self.stages > MOST_HELD:
+            raise CodegenError(f"{self.stages} stages without cp.async: registers hold one beside the one that is read")
+        self.held = [Held(copy) for copy in self.copies] if not is_async and self.stages > 1 else []
         if not (isinstance(self.steps, tirx.For) and STEP in self.steps.annotations):
             raise CodegenError("the last statement of a stage must be the loop over its steps")
         *self.loads, self.product = statements(self.steps.body)
@@ -62,29 +89,35 @@ class Pipeline:
         values = {self.loop.loop_var: stage, self.steps.loop_var: step}
         return rewritten(substitute(sequence(parts), values), rules)
 
-    def _fill(self, stage: Any) -> Any:
-        return tirx.IfThenElse(stage < self.loop.extent, self._placed(self.copies, stage, 0, 0), None)
+    def _early(self, parts: list[Any], stage: Any) -> Any:
+        return tirx.IfThenElse(stage < self.loop.extent, self._placed(parts, stage, 0, 0), None)
 
     def run(self) -> Any:
-        """Copies run `stages` - 1 ahead. Every thread commits a group a stage, empty or not, so that waiting counts."""
+        """Copies run `stages` - 1 ahead. Every thread commits a group a stage, empty or not, so that waiting counts.
+
+        Without cp.async the next stage waits in registers until its place in shared memory is free.
+        """
         ahead, stage, step = self.stages - 1, self.loop.loop_var, self.steps.loop_var
         if ahead == 0:
             return self._single()
-        ready = sequence([call(f"cp_async_wait<{ahead - 1}>"), call("__syncthreads")])
-        before = tirx.Var("early", "int32")
-        prologue = tirx.For(
-            before, 0, ahead, tirx.ForKind.UNROLLED, sequence([self._fill(before), call("cp_async_commit")])
-        )
-        refill = sequence([self._fill(stage + ahead), call("cp_async_commit")])
+        if self.held:
+            fetch, put = [x.fetch for x in self.held], [x.put for x in self.held]
+            prologue = self._placed([*fetch, *put], tirx.IntImm("int32", 0), 0, 0)
+            begin, refill, end = call("__syncthreads"), self._early(fetch, stage + 1), [self._early(put, stage + 1)]
+        else:
+            before = tirx.Var("early", "int32")
+            fill = sequence([self._early(self.copies, before), call("cp_async_commit")])
+            prologue = tirx.For(before, 0, ahead, tirx.ForKind.UNROLLED, fill)
+            begin = sequence([call(f"cp_async_wait<{ahead - 1}>"), call("__syncthreads")])
+            refill, end = sequence([self._early(self.copies, stage + ahead), call("cp_async_commit")]), []
         if self.versions == 1:
             work = sequence([self._placed(self.loads, stage, step, 0), self._placed([self.product], stage, step, 0)])
-            inside = [ready, refill, self._unrolled(work)]
-            return sequence([prologue, self._loop(inside)])
+            return sequence([prologue, self._loop([begin, refill, self._unrolled(work), *end])])
         # The fragments of the next step are read while this one multiplies; those of the next stage need it complete.
         following = tirx.floormod(step + 1, self.count)
         work = sequence(
             [
-                tirx.IfThenElse(tirx.EQ(step, self.count - 1), ready, None),
+                tirx.IfThenElse(tirx.EQ(step, self.count - 1), sequence([*end, begin]), None),
                 self._placed(
                     self.loads, stage + tirx.floordiv(step + 1, self.count), following, tirx.floormod(step + 1, 2)
                 ),
@@ -93,7 +126,7 @@ class Pipeline:
             ]
         )
         first = self._placed(self.loads, tirx.IntImm("int32", 0), tirx.IntImm("int32", 0), tirx.IntImm("int32", 0))
-        return sequence([prologue, ready, first, self._loop([self._unrolled(work)])])
+        return sequence([prologue, begin, first, self._loop([self._unrolled(work)])])
 
     def _single(self) -> Any:
         stage, step = self.loop.loop_var, self.steps.loop_var
@@ -109,21 +142,22 @@ class Pipeline:
         return tirx.For(self.loop.loop_var, 0, self.loop.extent, tirx.ForKind.SERIAL, sequence(inside))
 
 
-def multistage(body: Any) -> Any:
-    """Declarations at the top, and every loop annotated with stages as a pipeline."""
+def multistage(body: Any, is_async: bool) -> Any:
+    """Declarations at the top, and every loop annotated with stages as a pipeline; `is_async` where cp.async exists."""
     threads, inside = innermost(body)
     buffers, inside = hoist(inside, (SHARED, *REGISTERS))
     shared = [buffer for buffer in buffers if str(buffer.scope()) == SHARED]
     rest = list(buffers)
     result = {old: reshaped(old, extents(old), SHARED) for old in shared if old.name.startswith("product")}
     if result:
-        inside = staged_result(inside, result)
+        inside = staged_result(inside, result, is_async)
 
     def expand(loop: Any) -> Any:
         if STAGE not in loop.annotations:
             return loop
         staged = [b for b in shared if found(loop, tirx.Var, lambda x: x.same_as(b))]  # noqa: B023
-        pipeline = Pipeline(loop, staged, [b for b in buffers if b not in shared])
+        pipeline = Pipeline(loop, staged, [b for b in buffers if b not in shared], is_async)
+        rest.extend(held.registers for held in pipeline.held)
         for old, new in (*pipeline.shared.items(), *pipeline.fragments.items()):
             rest[rest.index(old)] = new
         return pipeline.run()
@@ -134,14 +168,15 @@ def multistage(body: Any) -> Any:
     return wrapped(threads, sequence([*(tirx.AllocBuffer(buffer) for buffer in rest), inside]))
 
 
-def staged_result(body: Any, buffers: Mapping[Any, Any]) -> Any:
+def staged_result(body: Any, buffers: Mapping[Any, Any], is_async: bool) -> Any:
     """C on its way through shared memory, over the operands: not before all warps have read them, and then only the
     warp that wrote a part reads it."""
-    parts = []
+    parts: list[Any] = []
+    settled = [call("cp_async_wait<0>"), call("__syncthreads")] if is_async else [call("__syncthreads")]
     for part in statements(body):
         written = found(part, tirx.BufferStore, lambda x: x.buffer in buffers)
         read = found(part, ir.expr.TensorLoad, lambda x: x.source in buffers)
-        parts += [call("cp_async_wait<0>"), call("__syncthreads")] if written else [call("__syncwarp")] if read else []
+        parts += settled if written else [call("__syncwarp")] if read else []
         parts.append(part)
     rules = {old: (lambda indices, new=new: (new, indices)) for old, new in buffers.items()}
     return rewritten(sequence(parts), rules)

@@ -16,7 +16,14 @@ struct nv_bfloat16 {
   VORTEX_DEVICE operator float() const { return __uint_as_float((unsigned)bits << 16); }
 };
 VORTEX_DEVICE unsigned pack_f16(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 /* the packed form is of sm_80 */
+  unsigned short l, h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(l) : "f"(low));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(high));
+  return l | (unsigned)h << 16;
+#else
   unsigned d; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d;
+#endif
 }
 VORTEX_DEVICE unsigned pack_bf16(float low, float high) {
   unsigned d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d;
@@ -57,6 +64,11 @@ VORTEX_DEVICE void mma_m16n8_f16(float* c, const unsigned* a, const unsigned* b)
   "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* sm_75 has half of it: the first two registers of A and the first of B are the first half of k. */
+VORTEX_DEVICE void mma_m16n8k8_f16(float* c, const unsigned* a, const unsigned* b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 VORTEX_DEVICE void mma_m16n8_bf16(float* c, const unsigned* a, const unsigned* b) {
   asm(
@@ -127,6 +139,14 @@ VORTEX_DEVICE void ldmatrix_tf32(void* registers, const void* row) {
 VORTEX_DEVICE void mma_m16n16_f16(float* c, const void* a, const void* b) {
   mma_m16n8_f16(c, (const unsigned*)a, (const unsigned*)b);
   mma_m16n8_f16(c + 4, (const unsigned*)a, (const unsigned*)b + 2);
+}
+VORTEX_DEVICE void mma_m16n16_f16_k8(float* c, const void* a, const void* b) {
+  const unsigned *left = (const unsigned*)a, *right = (const unsigned*)b;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    mma_m16n8k8_f16(c, left + 2 * half, right + half);
+    mma_m16n8k8_f16(c + 4, left + 2 * half, right + 2 + half);
+  }
 }
 VORTEX_DEVICE void mma_m16n16_bf16(float* c, const void* a, const void* b) {
   mma_m16n8_bf16(c, (const unsigned*)a, (const unsigned*)b);

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from vortex.codegen.cuda_fragments import INSTRUCTIONS, SIDE, WARP, accumulator, intrinsics, operand
-from vortex.codegen.cuda_lower import KernelSource, lowered
+from vortex.codegen.cuda_lower import KernelSource, has_async_copy, lowered
 from vortex.codegen.cuda_pipeline import STAGE, STEP
 from vortex.codegen.cuda_program import copy_stage, gemm
 from vortex.errors import CodegenError
@@ -17,12 +17,13 @@ MOST_REGISTERS = 206
 """Accumulators, two sets of fragments and an address for each copy of a thread: with more, ptxas would spill."""
 
 
-def _doubled(variant: Variant) -> bool:
+def _doubled(variant: Variant, arch: str) -> bool:
     """Whether a thread has the registers to read the next fragments while it multiplies."""
     strategy, l0, l1 = variant.strategy, variant.strategy.l0, variant.strategy.l1
     fragments = (l0.m + l0.n) * l0.k * strategy.item_bytes // (4 * WARP)
     copies = (l1.m + l1.n) * l1.k * strategy.item_bytes // (strategy.threads * variant.vector_bytes)
-    return strategy.accumulators + 2 * fragments + copies <= MOST_REGISTERS
+    held = 0 if has_async_copy(arch) or strategy.stages == 1 else strategy.stage_bytes // (4 * strategy.threads)
+    return strategy.accumulators + 2 * fragments + copies + held <= MOST_REGISTERS
 
 
 def _batched(index_map: Any) -> Any:
@@ -30,15 +31,16 @@ def _batched(index_map: Any) -> Any:
     return lambda s, i, j: (s, *index_map(i, j))
 
 
-def kernel(variant: Variant) -> tirx.PrimFunc:
+def kernel(variant: Variant, arch: str) -> tirx.PrimFunc:
     """The scheduled kernel of a `tensor_core` variant."""
     strategy = variant.strategy
-    l0, l1, depth = strategy.l0, strategy.l1, INSTRUCTIONS[strategy.dtype].depth
+    thread = strategy.thread
+    if (thread.m, thread.n) != (SIDE, SIDE // 2) or (strategy.dtype, thread.k) not in INSTRUCTIONS:
+        raise CodegenError(f"no code for an instruction of {thread.m}x{thread.n}x{thread.k} on {strategy.dtype}")
+    l0, l1, depth = strategy.l0, strategy.l1, INSTRUCTIONS[strategy.dtype, thread.k].depth
     if l0.m % SIDE or l0.n % SIDE or l0.k % depth or l1.m % l0.m or l1.n % l0.n or l1.k % l0.k:
         raise CodegenError(f"{strategy}: L0 must be a multiple of {SIDE}x{SIDE}x{depth}, and L1 of L0")
-    if (strategy.thread.m, strategy.thread.n, strategy.thread.k) != (SIDE, SIDE // 2, depth):
-        raise CodegenError(f"no code for an instruction of another shape than {SIDE}x{SIDE // 2}x{depth}")
-    names = intrinsics(strategy.dtype, variant.transpose_a, variant.transpose_b)
+    names = intrinsics(strategy.dtype, thread.k, variant.transpose_a, variant.transpose_b)
     program = gemm(variant.name, strategy.dtype, l1, variant.transpose_a, variant.transpose_b)
     schedule = s_tir.Schedule(program)
     product = schedule.get_sblock("product")
@@ -122,7 +124,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     schedule.unroll(tile_i)
     schedule.unroll(tile_j)
     schedule.annotate(stage, STAGE, strategy.stages)
-    schedule.annotate(step, STEP, 2 if _doubled(variant) else 1)
+    schedule.annotate(step, STEP, 2 if _doubled(variant, arch) else 1)
     return schedule.mod["main"]
 
 
@@ -138,4 +140,4 @@ def source(variant: Variant, arch: str) -> KernelSource:
         "B_shared": strategy.dtype == "tfloat32" and not variant.transpose_b,
         "product_shared": True,
     }
-    return lowered(kernel(variant), strategy.dtype, arch, strategy.stages, words)
+    return lowered(kernel(variant, arch), strategy.dtype, arch, strategy.stages, words)
