@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from eval.gpu import calibration
-from vortex.gpu_profiler import CALIBRATION
 from vortex.gpu_selector import Extents
+from vortex.gpu_stages import CALIBRATION
 
 HELD_OUT = 0.20
 

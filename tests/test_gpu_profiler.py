@@ -10,21 +10,17 @@ from gpu_priced import A100, SPECS, selector, spread
 from vortex.candidates import Tile
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_profiler import (
-    CALIBRATION,
     BlockMeasurement,
     GpuProfile,
     block_cost,
     block_costs,
-    exposed,
-    finish,
     raster,
     rates,
     recording,
-    stage_cost,
-    staged,
 )
 from vortex.gpu_selector import Extents
 from vortex.gpu_sieve import instruction_of, resident_blocks
+from vortex.gpu_stages import CALIBRATION, exposed, finish, stage_cost, staged
 from vortex.specs import what_if
 
 TENSOR = BlockStrategy(Backend.TENSOR_CORE, "float16", Tile(64, 64, 16), Tile(128, 128, 32), Tile(16, 8, 16), 4)

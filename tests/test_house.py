@@ -44,6 +44,7 @@ MODULES = (
     "gpu_candidates",
     "gpu_sieve",
     "gpu_cost",
+    "gpu_stages",
     "gpu_profiler",
     "gpu_selector",
     "gpu_variety",

@@ -1,7 +1,7 @@
 """The computed cost model of an A100 against published figures: `python -m eval.gpu.calibration [--fit] [--markdown]`.
 
 Every figure is predicted for kernels like those that were timed: the tiles that cuBLAS or Triton choose from, not ours.
-Some figures fit the constants of `gpu_profiler.Calibration`; the others only test them. The data says which.
+Some figures fit the constants of `gpu_stages.Calibration`; the others only test them. The data says which.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 from vortex.candidates import Tile
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_hardware import GpuSpec
-from vortex.gpu_profiler import CALIBRATION, Calibration, block_costs, rates
+from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuPlan, GpuSelector
+from vortex.gpu_stages import CALIBRATION, Calibration
 from vortex.specs import load_spec, what_if
 
 DATA, ELSEWHERE = (Path(__file__).with_name(f"published_{device}.json") for device in ("a100", "h100"))
