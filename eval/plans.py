@@ -15,7 +15,7 @@ def strategy(plan: Any) -> str:
 
 def label(plan: Any) -> str:
     """Strategy and grid in words: different for any two plans of a shape."""
-    return f"{plan.strategy}, grid {plan.grid.m}x{plan.grid.n}"
+    return f"{plan.strategy}, grid {plan.grid}"
 
 
 def level0(plan: Any) -> str:
@@ -32,7 +32,7 @@ def deed(plan: Any, m: int, n: int, k: int) -> Any:
     """What a plan does to this shape: a cut past the end of an axis cuts nothing, so many strategies do the same."""
     l0, l1, stage, grid = plan.strategy.l0, plan.strategy.l1, plan.strategy.stage, plan.grid
     if stage.dot:
-        return stage, grid.m * grid.n
+        return stage, grid.m * grid.n, grid.k
     if stage.swap:
         m, n = n, m
     panels = -(-n // l0.n)

@@ -10,7 +10,7 @@ import pytest
 from vortex.cost import NEVER, Problem, predict
 from vortex.errors import VortexError
 from vortex.launcher import GemmKernel
-from vortex.selector import Grid, NumpyArithmetic, OperandB, Selector, Shape, grids, problem
+from vortex.selector import DEEP, MOST_PARTS, Grid, NumpyArithmetic, OperandB, Selector, Shape, grids, problem
 
 SHAPES = 100_000
 
@@ -40,22 +40,36 @@ def native(gemm: GemmKernel, shape: Shape, threads: int) -> tuple[int, Grid]:
 def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[tuple[int, Grid]]:
     """`Selector.select` of many shapes at once: the same expressions, shapes down and strategies across."""
     chosen: list[tuple[int, Grid]] = [(0, Grid(1, 1))] * len(shapes)
-    ops, family = NumpyArithmetic(selector.table), selector.columns.dot
-    for threads in sorted({count for _, count in shapes}):
-        places = [place for place, (_, count) in enumerate(shapes) if count == threads]
-        least, best = np.full(len(places), np.inf, np.float32), np.zeros(len(places), int)
-        for grid in grids(threads):
+    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
+    families = [selector.family(shape) if maybe_split(shape, selector) else None for shape, _ in shapes]
+    for threads, splits in sorted(
+        {(count, f.splits if f else 1) for (_, count), f in zip(shapes, families, strict=True)}
+    ):
+        places = [
+            place
+            for place, ((_, count), family) in enumerate(zip(shapes, families, strict=True))
+            if count == threads and (family.splits if family else 1) == splits
+        ]
+        dot = np.array([family is not None and family.dot for family in (families[place] for place in places)])
+        least = np.full(len(places), np.inf, np.float32)
+        for grid in grids(threads, splits):
             rows = [astuple(problem(shapes[place][0], grid, threads, selector.rates)) for place in places]
             columns = Problem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
             total = np.asarray(predict(ops, selector.float32_rates, selector.columns, columns).total)
-            if grid != Grid(1, 1):
-                total = np.where(family[None] == family[best][:, None], total, np.float32(NEVER))
+            if grid == Grid(1, 1):
+                dot = dots[total.argmin(axis=1)]
+            total = np.where(dots[None] == dot[:, None], total, np.float32(NEVER))
             index = total.argmin(axis=1)
             value = total[np.arange(len(places)), index]
             for row in np.flatnonzero(value < least):
                 chosen[places[row]] = (int(index[row]), grid)
-            best, least = np.where(value < least, index, best), np.minimum(value, least)
+            least = np.minimum(value, least)
     return chosen
+
+
+def maybe_split(shape: Shape, selector: Selector) -> bool:
+    """Whether the families of a shape are worth asking for one by one: most shapes are not deep enough to be split."""
+    return shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * selector.rates.cores <= MOST_PARTS
 
 
 def test_many_at_once_is_one_by_one(gemm: GemmKernel) -> None:
@@ -108,7 +122,7 @@ def test_the_dot_family_is_explained_as_one_term(gemm: GemmKernel) -> None:
     explanation = gemm.explain(2000, 2, 500, threads=1)
     dots = [plan for plan in gemm.plans(2000, 2, 500, threads=1) if plan.strategy.stage.dot]
     terms = gemm.cost_terms(dots[0], 2000, 2, 500)
-    assert terms.keys() == {"dot_products", "start", "total"}
+    assert terms.keys() == {"dot_products", "start", "parts", "total"}
     assert terms["dot_products"] + terms["start"] == pytest.approx(terms["total"]) == pytest.approx(dots[0].seconds)
     assert "dot_products" in str(explanation) or "compute" in str(explanation)
 

@@ -5,7 +5,7 @@ same operations in the same order. One task of L2 computes `rows` x `columns` of
 `tiles` x `panels` register tiles; cost(L0) of one is linear in k and measured, all above is computed here:
 
     T = compute + what Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
-    cost(L2) = F_parallel * T + thread start                                                    (Eq. 3, Eq. 4)
+    cost(L2) = F_parallel * T + thread start + adding the parts of k up                         (Eq. 3, Eq. 4)
 
 F_parallel counts the tasks of every product of a batch.
 """
@@ -88,6 +88,8 @@ class Problem:
     """The same for an unpacked B within the span of L2's sets."""
     grid_m: Value
     grid_n: Value
+    splits: Value
+    """Parts that k is cut into: a task has one of them, and the results are added up in the end."""
     active: Value
     """Cores that work at the same time."""
     batch: Value
@@ -111,6 +113,7 @@ class Cost:
     packing: Value
     traffic: Value
     start: Value
+    parts: Value
 
     def terms(self) -> dict[str, Value]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -167,9 +170,20 @@ def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: 
     return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
 
 
-def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tuple[Value, Value]:
-    """Seconds of one task of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
-    turned = p.transposed > 0.5
+def part(ops: Arithmetic, p: Problem) -> Value:
+    """The share of k of one task."""
+    return ops.ceil(p.k / p.splits - EPSILON)
+
+
+def adding(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
+    """Seconds in which one thread adds the parts of a split reduction to C: each is read, and C is read and written."""
+    further = (p.splits - 1.0) * (FLOAT * p.m * p.n)
+    return further * (3.0 * source_byte(ops, rates, further, p.active))
+
+
+def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value, waves: Value) -> tuple[Value, Value]:
+    """Seconds of all tasks of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
+    turned, k = p.transposed > 0.5, ops.name("dot_part", part(ops, p))
     columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
     long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
     rows = ops.name(
@@ -182,17 +196,19 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value) -> tu
     issues = ops.most(rows * columns, ops.most((rows + columns) * rates.dot_load, rates.latency_issues))
     body = issues * rates.multiply_add
     fold = rows * columns * 10.0 * rates.multiply_add
-    compute = ops.name("dot_compute", tiles * (ops.ceil(p.k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
-    short = FLOAT * columns * p.k
+    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
+    short = FLOAT * columns * k
     again = tiles * reading(ops, rates, short, short, short * rates.l2_byte, short * source)
-    load = ops.name("dot_load", FLOAT * share * p.k * source + again)
+    load = ops.name("dot_load", FLOAT * share * k * source + again)
     turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
-    return compute + exposed(ops, load, compute) + ops.where(columns > 1.5, turning, 0.0), possible
+    once = compute + exposed(ops, load, compute)
+    return waves * once + ops.where(columns > 1.5, turning, 0.0), possible
 
 
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
     """cost(L2) of every strategy for one call; NEVER for a strategy that does not take this kind of B."""
     turned = s.swap > 0.5
+    k = ops.name("k", part(ops, p))
     m = ops.name("m", ops.where(turned, p.n, p.m))
     n = ops.name("n", ops.where(turned, p.m, p.n))
     transposed = ops.name("transposed", ops.where(turned, 1.0 - p.a_is_col, p.transposed))
@@ -210,18 +226,18 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     full = ops.name("full", ops.floor(columns * s.per_width + EPSILON))
     rest = ops.name("rest", ops.ceil((columns - full * s.width) * (s.vectors * s.per_width) - EPSILON))
     panels = full + ops.least(rest, 1.0)
-    depth = ops.name("depth", ops.least(p.k, s.tile_k))
-    steps = ops.name("steps", ops.most(ops.ceil(p.k * s.per_tile_k - EPSILON), 1.0))
+    depth = ops.name("depth", ops.least(k, s.tile_k))
+    steps = ops.name("steps", ops.most(ops.ceil(k * s.per_tile_k - EPSILON), 1.0))
 
     loose = ops.name("loose", (1.0 - prepacked) * (1.0 - s.pack_b))
-    wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, p.k, steps))
-    narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, p.k, steps))
-    split = loose * p.k * (full * s.vectors + rest) * rates.split
+    wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, k, steps))
+    narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, k, steps))
+    split = loose * k * (full * s.vectors + rest) * rates.split
     across = ops.name("across", full * wide + narrow + split)
     compute = ops.name("compute", tiles * across)
     one = ops.name("one", ops.where(full > 0.5, wide, narrow))
 
-    bytes_a, bytes_b, bytes_c = FLOAT * rows * p.k, FLOAT * p.k * columns, FLOAT * rows * columns
+    bytes_a, bytes_b, bytes_c = FLOAT * rows * k, FLOAT * k * columns, FLOAT * rows * columns
     footprint = FLOAT * (p.m * p.k * p.items_a + p.k * p.n * p.items_b + p.m * p.n * p.batch)
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
@@ -239,8 +255,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))
-    visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * p.k * blocks * wait * rates.visit
-    packing = s.pack_b * (p.k * columns * filling + visits) + s.pack_a * rows * p.k * blocks * (
+    visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * k * blocks * wait * rates.visit
+    packing = s.pack_b * (k * columns * filling + visits) + s.pack_a * rows * k * blocks * (
         rates.copy + FLOAT * (source + rates.l2_byte)
     )
 
@@ -248,11 +264,11 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
     torn = ops.name("torn", ops.where(apart <= rates.l2_bytes, 0.0, loose_a))
     piece = ops.name("piece", FLOAT * height + torn * ops.most(rates.line_bytes - FLOAT * height, 0.0))
-    tile_a = ops.name("tile_a", piece * p.k)
+    tile_a = ops.name("tile_a", piece * k)
     crowded_a = 1.0 + torn * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
     source_a = ops.name("source_a", source * crowded_a)
     waiting = ops.name("waiting", wait / rates.window)
-    issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * p.k * waiting)
+    issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
     jumps_a = torn * (spacing_a / rates.l1_span)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
@@ -279,7 +295,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
-    missed = ops.where(lines > rates.l1_ways, height * p.k * rates.line_bytes * rates.l2_byte, 0.0)
+    missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
@@ -289,10 +305,12 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
     task = busy + exposed(ops, traffic, busy) + packing + turning
-    waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n / p.active - EPSILON))
+    waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n * p.splits / p.active - EPSILON))
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
+    parts = ops.name("parts", adding(ops, rates, p))
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
-    outer = ops.where(accepted > 0.5, waves * task + start, NEVER)
-    dot, possible = dot_products(ops, rates, p, source)
-    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, waves * dot + start, NEVER), outer)
-    return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing + turning, traffic, start)
+    outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
+    dot, possible = dot_products(ops, rates, p, source, waves)
+    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
+    packing = packing + turning
+    return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing, traffic, start, parts)

@@ -112,7 +112,7 @@ def measure(gemm: GemmKernel, product: str, a: Any, b: Any, packed: Any, rounds:
         rounds,
     )
     plan = gemm.plan(m, n, k)
-    grid = f"{plan.grid.m}x{plan.grid.n}"
+    grid = str(plan.grid)
     return Row(product, m, n, k, plan.index, str(plan.strategy), grid, numpy_s, vortex_s, packed_s, error, alike)
 
 

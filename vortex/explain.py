@@ -21,7 +21,7 @@ NOTES = {"traffic": "  (runs beside the others: only what they cannot hide is ad
 def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
     """Every (strategy, grid) that can serve the shape, cheapest first."""
     found = []
-    for grid, workers in ways(shape.batch, threads):
+    for grid, workers in ways(shape.batch, threads, selector.family(shape).splits):
         totals = np.asarray(selector.costs(shape, grid, workers).total)
         found += [
             LaunchPlan(index, strategy, grid, float(totals[index]), workers)
@@ -39,8 +39,8 @@ def terms(selector: Selector, shape: Shape, plan: LaunchPlan) -> dict[str, float
     costs = selector.costs(shape, plan.grid, plan.workers).terms()
     found = {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
     if plan.strategy.stage.dot:
-        start, total = found["start"], found["total"]
-        return {"dot_products": total - start, "start": start, "total": total}
+        start, parts, total = found["start"], found["parts"], found["total"]
+        return {"dot_products": total - start - parts, "start": start, "parts": parts, "total": total}
     return found
 
 
@@ -66,7 +66,7 @@ class Explanation:
         lines = [
             f"gemm {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
             f"L0 costs are {self.basis}",
-            f"plan   {plan.strategy}; L2 grid {plan.grid.m}x{plan.grid.n}",
+            f"plan   {plan.strategy}; L2 grid {plan.grid}",
             f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
             *(
                 f"  {name:<12} {_time(value)}{NOTES.get(name, '')}"
@@ -77,7 +77,7 @@ class Explanation:
         ]
         for rival, costs in self.rivals:
             lines.append(
-                f"  {rival.seconds / plan.seconds:6.3f}x  {rival.strategy}; grid {rival.grid.m}x{rival.grid.n}; "
+                f"  {rival.seconds / plan.seconds:6.3f}x  {rival.strategy}; grid {rival.grid}; "
                 f"loses in {_loses_in(self.terms, costs)}"
             )
         lines.append("candidates admitted")

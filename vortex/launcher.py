@@ -179,7 +179,7 @@ class GemmKernel:
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
         """What the native selector picks: the index of a strategy, and the grid."""
         choice = int(self._select(*_select_arguments(shape), threads))
-        return choice & 0xFFFFF, Grid((choice >> 20) & 0xFFFFF, choice >> 40)
+        return choice & 0xFFFF, Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
 
     def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
         """Every plan the selector chooses from for this shape."""
@@ -195,9 +195,8 @@ class GemmKernel:
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        status = self._planned(
-            exportable(a), exportable(data), out, flags, n, k, int(packed), plan.index, plan.grid.m, plan.grid.n
-        )
+        cut = plan.grid.m, plan.grid.n, plan.grid.k
+        status = self._planned(exportable(a), exportable(data), out, flags, n, k, int(packed), plan.index, *cut)
         if status:
             raise self._refusal(status, a, b, out)
         return out
@@ -242,7 +241,9 @@ class GemmKernel:
 
     def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
         total = np.asarray(self._selector.costs(shape, grid, threads).total)
-        return LaunchPlan(index, self.strategies[index], grid, float(total[index]), min(threads, grid.m * grid.n))
+        return LaunchPlan(
+            index, self.strategies[index], grid, float(total[index]), min(threads, grid.m * grid.n * grid.k)
+        )
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""

@@ -22,7 +22,7 @@ from vortex.errors import LibraryError
 from vortex.rates import Rates
 from vortex.selector import Selector, SlopeTable
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST, BINARY = "manifest.json", "library.so"
 
 

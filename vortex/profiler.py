@@ -237,6 +237,7 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         lanes=float(isa.lanes),
         registers=float(isa.registers),
         multiply_add=1 / (isa.issue_per_cycle * spec.clock_hz),
+        cores=float(spec.cores),
         latency_issues=float(isa.issue_per_cycle * isa.latency_cycles),
         dot_rows=float(DOT_ROWS),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,

@@ -28,6 +28,8 @@ class Rates:
     registers: float
     multiply_add: float
     """Seconds per vector multiply-add at full issue."""
+    cores: float
+    """Of the machine that the library is for: whether k is split is decided for as many threads."""
     latency_issues: float
     """Independent multiply-adds that keep the units busy."""
     dot_rows: float

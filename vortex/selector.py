@@ -58,10 +58,22 @@ class Shape:
 
 @dataclass(frozen=True)
 class Grid:
-    """How L2 cuts the output, of each product of a batch: grid.m x grid.n tasks."""
+    """How L2 cuts each product of a batch: grid.m x grid.n blocks of the output, each in grid.k parts of k."""
 
     m: int
     n: int
+    k: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}" + (f", k in {self.k} parts" if self.k > 1 else "")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Strategies and grids whose results have the same bits: by the order in which they add products up."""
+
+    dot: bool
+    splits: int
 
 
 @dataclass(frozen=True)
@@ -164,28 +176,53 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
         spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
         grid_m=F32(grid.m),
         grid_n=F32(grid.n),
-        active=F32(min(threads, shape.batch * grid.m * grid.n)),
+        splits=F32(grid.k),
+        active=F32(min(threads, shape.batch * grid.m * grid.n * grid.k)),
         batch=F32(shape.batch),
         items_a=F32(shape.items_a or shape.batch),
         items_b=F32(shape.items_b or shape.batch),
     )
 
 
-def grids(threads: int) -> tuple[Grid, ...]:
-    """One task, then the factorizations of the thread count, tall to wide, and of half of it while that is even."""
-    chosen = [Grid(1, 1)]
+def grids(threads: int, splits: int = 1) -> tuple[Grid, ...]:
+    """One block, then the factorizations of the thread count, tall to wide, and of half of it while that is even."""
+    chosen = [Grid(1, 1, splits)]
     count = threads
     while count > 1:
-        chosen += [Grid(count // n, n) for n in range(1, count + 1) if count % n == 0]
+        chosen += [Grid(count // n, n, splits) for n in range(1, count + 1) if count % n == 0]
         count //= 2
     return tuple(chosen)
 
 
-def ways(batch: int, threads: int) -> tuple[tuple[Grid, int], ...]:
-    """Every grid with the threads that share its tasks, in the order they are tried: one thread alone comes first."""
-    whole, *cut = grids(threads)
-    spread = [(whole, min(threads, batch))] if batch > 1 and threads > 1 else []
-    return (whole, 1), *spread, *((grid, min(threads, batch * grid.m * grid.n)) for grid in cut)
+def ways(batch: int, threads: int, splits: int = 1) -> tuple[tuple[Grid, int], ...]:
+    """Every grid with the threads that share its tasks, in the order they are tried: one thread alone comes first.
+
+    Parts of a reduction are there to be shared: they have no such first way.
+    """
+    whole, *cut = grids(threads, splits)
+    alone = [(whole, 1)] if splits == 1 else []
+    spread = [(whole, min(threads, batch * splits))] if splits > 1 or (batch > 1 and threads > 1) else []
+    return (*alone, *spread, *((grid, min(threads, batch * grid.m * grid.n * splits)) for grid in cut))
+
+
+def split_grids(cores: int) -> tuple[Grid, ...]:
+    """As many tasks as cores, k in two parts or more: few parts first, blocks tall to wide."""
+    factors = [count for count in range(1, cores + 1) if cores % count == 0]
+    return tuple(
+        Grid(cores // (parts * n), n, parts) for parts in factors[1:] for n in factors if cores % (parts * n) == 0
+    )
+
+
+DEEP = 16
+"""A reduction is split only if it is this many times as long as each side of the output,"""
+MOST_PARTS = 1 << 22
+"""and if the parts of all cores together have no more elements."""
+WORTH = 4.0
+"""A split is looked for in calls of this many times the seconds of an empty one on several threads;"""
+SPLIT_GAIN = 0.95
+"""it must take less than this share of the best unsplit plan on all cores,"""
+SPLIT_LOSS = 1.1
+"""and on one thread no more than this many times what the call takes there unsplit."""
 
 
 @dataclass(frozen=True)
@@ -212,16 +249,35 @@ class Selector:
         return predict(ops, self.float32_rates, self.columns, problem(shape, grid, threads, self.rates))
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
-        """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie.
+        """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
+        family = self.family(shape)
+        return self.least(shape, family.dot, ways(shape.batch, threads, family.splits))
 
-        One thread decides the family, so that a result has the same bits on any number of threads.
+    def family(self, shape: Shape) -> Family:
+        """Decided without the number of threads, so that a result has the same bits on any.
+
+        One thread decides between dot products and outer ones; whether k is split, all cores of the machine that the
+        library was built for.
         """
+        total = np.asarray(self.costs(shape, Grid(1, 1), 1).total)
+        index = int(np.argmin(total))
+        dot, alone = bool(self.columns.dot[index]), total[index]
+        cores = int(self.rates.cores)
+        deep = shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * cores <= MOST_PARTS
+        started = F32(self.rates.call + self.rates.thread_start)
+        if shape.batch > 1 or cores < 2 or not deep or alone < F32(WORTH) * started:
+            return Family(dot, 1)
+        whole = self.least(shape, dot, ways(1, cores))
+        split = self.least(shape, dot, [(grid, cores) for grid in split_grids(cores)])
+        in_turn = self.least(shape, dot, [(Grid(1, 1, split.grid.k), 1)])
+        gains = F32(split.seconds) < F32(SPLIT_GAIN) * F32(whole.seconds)
+        return Family(dot, split.grid.k if gains and F32(in_turn.seconds) <= F32(SPLIT_LOSS) * alone else 1)
+
+    def least(self, shape: Shape, dot: bool, choice: Sequence[tuple[Grid, int]]) -> LaunchPlan:
+        """The plan of a family that takes least among some grids, each with the threads that share its tasks."""
         best: LaunchPlan | None = None
-        family = self.columns.dot
-        for grid, workers in ways(shape.batch, threads):
-            total = np.asarray(self.costs(shape, grid, workers).total)
-            if best is not None:
-                total = np.where(family == family[best.index], total, F32(NEVER))
+        for grid, workers in choice:
+            total = np.where(self.columns.dot == dot, np.asarray(self.costs(shape, grid, workers).total), F32(NEVER))
             index = int(np.argmin(total))
             if best is None or total[index] < best.seconds:
                 best = LaunchPlan(index, self.strategies[index], grid, float(total[index]), workers)

@@ -152,6 +152,7 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
+            f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
@@ -180,7 +181,9 @@ def emit_library(
     function = costs(selector.rates, selector.table, padded, selector.lanes)
     compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
     table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
-    sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "execute.c", "dot.c", "select.c", "door.c")]
+    sources = [
+        RUNTIME / name for name in ("threads.c", "scratch.c", "split.c", "execute.c", "dot.c", "select.c", "door.c")
+    ]
     headers = Path(tvm_ffi.libinfo.find_include_path())
     link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}"])
     return library

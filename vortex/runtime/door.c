@@ -8,6 +8,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define REFUSE(reason, operand) ((reason) | (operand) << 8)
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2 };
+#define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
 /* Mirrored by launcher.REASONS. */
 enum {
@@ -156,13 +157,13 @@ EXPORT int __tvm_ffi_gemm_packed(void *self, const TVMFFIAny *args, int32_t coun
   return answer(result, run(&call, &plan));
 }
 
-/* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n): what the oracle of the evaluation calls. */
+/* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits): what the oracle of the evaluation calls. */
 EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  vx_plan plan = {args[7].v_int64, args[8].v_int64, args[9].v_int64};
+  vx_plan plan = {args[7].v_int64, args[8].v_int64, args[9].v_int64, args[10].v_int64, vx_get_threads()};
   int refused = open_call(args, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
-  if (plan.strategy < 0 || plan.strategy >= vx_strategy_count || plan.grid_m < 1 || plan.grid_n < 1)
+  if (plan.strategy < 0 || plan.strategy >= vx_strategy_count || plan.grid_m < 1 || plan.grid_n < 1 || plan.splits < 1 || plan.splits > MOST_SPLITS)
     return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
   const vx_strategy *s = &vx_strategies[plan.strategy];
   if (s->dot && !vx_dot_columns(&call)) return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
@@ -201,11 +202,11 @@ static vx_call shape_only(const TVMFFIAny *args) {
                    .transpose_b = (int32_t)args[6].v_int64, .packed = (int32_t)args[7].v_int64};
 }
 
-/* select(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads) -> strategy + grid_m 2^20 + grid_n 2^40 */
+/* select(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads) -> strategy + grid_m 2^16 + grid_n 2^32 + splits 2^48 */
 EXPORT int __tvm_ffi_select(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call = shape_only(args);
   vx_plan plan = vx_select(&call, args[8].v_int64);
-  return answer(result, plan.strategy | plan.grid_m << 20 | plan.grid_n << 40);
+  return answer(result, plan.strategy | plan.grid_m << 16 | plan.grid_n << 32 | plan.splits << 48);
 }
 
 /* time_selection(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads, repeats) -> nanoseconds in all */

@@ -8,10 +8,11 @@
 #define FIRST 128
 
 typedef struct {
+  const vx_call *call;
   const float *x, *y;
-  float *c;
-  int64_t rows, columns, depth, ldx, ldy, row_stride, column_stride, rows_per_task;
-  int32_t accumulate;
+  float *parts;
+  int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
+  int over_b; /* the rows are those of B as stored, columns of C */
 } job;
 
 static int64_t short_side(const vx_call *call) {
@@ -26,34 +27,35 @@ int64_t vx_dot_columns(const vx_call *call) {
 
 static void run_task(void *context, int64_t index) {
   const job *work = context;
-  int64_t row = index * work->rows_per_task, end = row + work->rows_per_task;
+  int64_t row = index % work->blocks * work->rows_per_task, end = row + work->rows_per_task;
+  vx_part part = vx_part_of(work->call, work->parts, work->splits, index / work->blocks);
+  int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
+  const float *x = work->x + part.first, *y = work->y + part.first;
   if (end > work->rows) end = work->rows;
-  int64_t tallest = vx_dot_rows[work->columns], ahead = work->depth < FIRST ? work->depth : FIRST;
-  int dense = work->ldx == work->depth && work->depth <= SHORT;
+  int64_t tallest = vx_dot_rows[work->columns], ahead = part.depth < FIRST ? part.depth : FIRST;
+  int dense = work->ldx == part.depth && part.depth <= SHORT;
   while (row < end) {
     int64_t height = end - row < tallest ? end - row : tallest;
     /* A new row is a new stream to the hardware: ask for the first lines of the next tile's before they are needed. */
-    for (int64_t k = 0; dense && k < height * work->depth; k += LINE)
-      __builtin_prefetch(work->x + row * work->ldx + AHEAD + k);
+    for (int64_t k = 0; dense && k < height * part.depth; k += LINE) __builtin_prefetch(x + row * work->ldx + AHEAD + k);
     for (int64_t r = row + height; !dense && r < row + height + tallest && r < end; r++)
-      for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(work->x + r * work->ldx + k);
-    vx_dots[work->columns][height](work->x + row * work->ldx, work->y, work->c + row * work->row_stride, work->depth,
-                                   work->ldx, work->ldy, work->row_stride, work->column_stride, work->accumulate);
+      for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(x + r * work->ldx + k);
+    vx_dots[work->columns][height](x + row * work->ldx, y, part.c + row * row_stride, part.depth, work->ldx, work->ldy,
+                                   row_stride, column_stride, part.accumulate);
     row += height;
   }
 }
 
-int vx_execute_dot(const vx_call *call, int64_t tasks) {
-  job work = {.columns = short_side(call), .depth = call->k, .accumulate = call->accumulate};
-  int over_b = call->transpose_b && call->m < call->n; /* the rows are those of B as stored */
+int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
+  int over_b = call->transpose_b && call->m < call->n;
+  job work = {.call = call, .columns = short_side(call), .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
+              .over_b = over_b};
+  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   work.x = over_b ? call->b : call->a;
   work.ldx = over_b ? call->ldb : call->lda;
   work.rows = over_b ? call->n : call->m;
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
-  work.c = call->c;
-  work.row_stride = over_b ? 1 : call->ldc;
-  work.column_stride = over_b ? call->ldc : 1;
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
     int64_t line = (call->k + LINE - 1) / LINE * LINE; /* no vector of it straddles two lines */
     float *turned = vx_scratch((size_t)(line * call->n + 1) * sizeof(float));
@@ -63,7 +65,8 @@ int vx_execute_dot(const vx_call *call, int64_t tasks) {
     work.ldy = line;
   }
   int64_t tallest = vx_dot_rows[work.columns];
-  work.rows_per_task = ((work.rows + tasks - 1) / tasks + tallest - 1) / tallest * tallest;
-  vx_parallel(run_task, &work, tasks);
+  work.rows_per_task = ((work.rows + work.blocks - 1) / work.blocks + tallest - 1) / tallest * tallest;
+  vx_parallel(run_task, &work, work.blocks * work.splits);
+  vx_add_parts(call, work.parts, plan->splits);
   return 0;
 }

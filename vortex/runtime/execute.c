@@ -1,13 +1,15 @@
-/* L2 of a GEMM: the output cut into grid_m x grid_n tasks, each one call of an L1 nest. */
+/* L2 of a GEMM: the output cut into grid_m x grid_n blocks and k into parts, each task of one of both one call of an L1 nest. */
 #include "vortex_runtime.h"
 
 #include <stdatomic.h>
 
 typedef struct {
-  vx_call call;
+  vx_call call;         /* turned over if the strategy is */
+  const vx_call *whole; /* as it was given */
   const vx_strategy *strategy;
   vx_nest nest;
-  int64_t grid_m, tile_k, rows_per_task, columns_per_task;
+  int64_t grid_m, grid_n, splits, tile_k, rows_per_task, columns_per_task;
+  float *parts;
   atomic_int out_of_memory;
 } job;
 
@@ -15,22 +17,26 @@ static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* One L1 nest over `m` rows from `row` and columns `column` to `end`; `c` is where the first of them goes, rows `ldc` apart. */
-static void run_nest(const job *work, float *scratch, int64_t a_floats, int64_t row, int64_t m, int64_t column, int64_t end,
-                     float *c, int64_t ldc) {
+/* One L1 nest over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart. */
+static void run_nest(const job *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
+                     int64_t column, int64_t end, float *c, int64_t ldc) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes;
-  work->nest(call->a + (call->transpose_a ? row : row * call->lda), call->b, c - column, scratch, scratch + a_floats, m,
-             column, end, call->k, call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, m),
-             smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, call->accumulate);
+  work->nest(call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
+             call->b + (call->transpose_b ? part->first : part->first * call->ldb), c - column, scratch,
+             scratch + a_floats, m, column, end, part->depth, call->lda, call->ldb, ldc, call->panel, call->panel_stride,
+             smaller(s->tile_m, m), smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors,
+             part->accumulate);
 }
 
 static void run_task(void *context, int64_t index) {
   job *work = context;
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
-  int64_t row = index % work->grid_m * work->rows_per_task, column = index / work->grid_m * work->columns_per_task;
+  int64_t blocks = work->grid_m * work->grid_n, at = index % blocks;
+  int64_t row = at % work->grid_m * work->rows_per_task, column = at / work->grid_m * work->columns_per_task;
+  vx_part part = vx_part_of(work->whole, work->parts, work->splits, index / blocks);
   int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
   if (m <= 0 || column >= end) return;
   int64_t width = s->vectors * vx_lanes;
@@ -46,7 +52,7 @@ static void run_task(void *context, int64_t index) {
     }
   }
   if (!s->swap) {
-    run_nest(work, scratch, a_floats, row, m, column, end, call->c + row * call->ldc + column, call->ldc);
+    run_nest(work, &part, scratch, a_floats, row, m, column, end, part.c + row * part.ldc + column, part.ldc);
     return;
   }
   /* The product was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. */
@@ -54,10 +60,10 @@ static void run_task(void *context, int64_t index) {
   int64_t stride = tile_n + vx_lanes;
   for (; column < end; column += tile_n) {
     int64_t stop = smaller(column + tile_n, end);
-    float *target = call->c + column * call->ldc + row;
-    if (call->accumulate) vortex_transpose(target, tile, m, stop - column, call->ldc, stride);
-    run_nest(work, scratch, a_floats, row, m, column, stop, tile, stride);
-    vortex_transpose(tile, target, stop - column, m, stride, call->ldc);
+    float *target = part.c + column * part.ldc + row;
+    if (part.accumulate) vortex_transpose(target, tile, m, stop - column, part.ldc, stride);
+    run_nest(work, &part, scratch, a_floats, row, m, column, stop, tile, stride);
+    vortex_transpose(tile, target, stop - column, m, stride, part.ldc);
   }
 }
 
@@ -77,14 +83,19 @@ static vx_call turned_over(const vx_call *call) {
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
-  if (s->dot) return vx_execute_dot(call, plan->grid_m * plan->grid_n);
-  job work = {.call = s->swap ? turned_over(call) : *call, .strategy = s, .grid_m = plan->grid_m};
+  if (s->dot) return vx_execute_dot(call, plan);
+  job work = {.call = s->swap ? turned_over(call) : *call, .whole = call, .strategy = s, .grid_m = plan->grid_m,
+              .grid_n = plan->grid_n, .splits = plan->splits};
+  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = (work.call.n + width - 1) / width;
   work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
-  work.tile_k = smaller(s->tile_k, call->k > 0 ? call->k : 1);
+  int64_t depth = vx_part_depth(call->k, plan->splits);
+  work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
-  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
-  return work.out_of_memory;
+  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n * plan->splits);
+  if (work.out_of_memory) return 1;
+  vx_add_parts(call, work.parts, plan->splits);
+  return 0;
 }

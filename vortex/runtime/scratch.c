@@ -4,23 +4,32 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static __thread struct {
+typedef struct {
   void *memory;
   size_t bytes;
-} mine;
-static pthread_key_t at_exit;
+} block;
 
-__attribute__((constructor)) static void make_key(void) { pthread_key_create(&at_exit, free); }
+static __thread block own, shared;
+static pthread_key_t own_at_exit, shared_at_exit;
 
-void *vx_scratch(size_t bytes) {
-  if (bytes > mine.bytes) {
-    void *grown = NULL;
-    size_t rounded = (bytes + 4095) & ~(size_t)4095;
-    if (posix_memalign(&grown, 4096, rounded) != 0) return NULL;
-    free(mine.memory);
-    mine.memory = grown;
-    mine.bytes = rounded;
-    pthread_setspecific(at_exit, grown);
-  }
-  return mine.memory;
+__attribute__((constructor)) static void make_keys(void) {
+  pthread_key_create(&own_at_exit, free);
+  pthread_key_create(&shared_at_exit, free);
 }
+
+static void *grown(block *kept, pthread_key_t at_exit, size_t bytes) {
+  if (bytes > kept->bytes) {
+    void *larger = NULL;
+    size_t rounded = (bytes + 4095) & ~(size_t)4095;
+    if (posix_memalign(&larger, 4096, rounded) != 0) return NULL;
+    free(kept->memory);
+    kept->memory = larger;
+    kept->bytes = rounded;
+    pthread_setspecific(at_exit, larger);
+  }
+  return kept->memory;
+}
+
+void *vx_scratch(size_t bytes) { return grown(&own, own_at_exit, bytes); }
+
+void *vx_shared_scratch(size_t bytes) { return grown(&shared, shared_at_exit, bytes); }

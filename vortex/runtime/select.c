@@ -3,16 +3,26 @@
 
 #include <time.h>
 
-/* One task first, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
-static int64_t next_grid(int64_t *count, int64_t *columns) {
-  for (;;) {
-    if (*count <= 1) return 0;
-    while (++*columns <= *count)
-      if (*count % *columns == 0) return 1;
-    *count /= 2;
-    *columns = 0;
-  }
-}
+/* Of selector.py, where they are explained. */
+#define DEEP 16
+#define MOST_PARTS (1 << 22)
+#define WORTH 4.0f
+#define SPLIT_GAIN 0.95f
+#define SPLIT_LOSS 1.1f
+
+typedef struct {
+  const vx_call *call;
+  int64_t batch;
+  float items_a, items_b, plain, transposed, spacing_a, spacing_b, spacing_b_l2;
+} question;
+
+typedef struct {
+  vx_plan plan;
+  float seconds;
+} answer;
+
+static const answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
+enum { ANY = -1 }; /* of the two families */
 
 static int64_t greatest_divisor(int64_t x, int64_t y) {
   while (y) {
@@ -23,40 +33,72 @@ static int64_t greatest_divisor(int64_t x, int64_t y) {
   return x;
 }
 
-vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
-  float totals[VX_PRICED];
-  float plain = !call->packed && !call->transpose_b, transposed = !call->packed && call->transpose_b;
-  float spacing_a = (float)greatest_divisor(call->lda * 4, vx_l1_span);
-  float spacing_b = (float)greatest_divisor(call->ldb * 4, vx_l1_span);
-  float spacing_b_l2 = (float)greatest_divisor(call->ldb * 4, vx_l2_span);
-  vx_plan best = {0, 1, 1, 1};
-  float least = 3e38f;
-  int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1, workers = 1;
-  int first = 1, spread = batch > 1 && threads > 1; /* the whole products of a batch on all threads come second */
+/* One block first, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
+static int64_t next_grid(int64_t *count, int64_t *columns) {
   for (;;) {
-    vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k,
-                 (float)call->transpose_a, plain, transposed, (float)call->packed, spacing_a, spacing_b, spacing_b_l2,
-                 (float)grid_m, (float)grid_n, (float)workers, (float)batch, (float)items_a, (float)items_b);
-    for (int64_t s = 0; s < vx_strategy_count; s++)
-      /* One thread decides the family, so that a result has the same bits on any number of threads. */
-      if (totals[s] < least && (first || vx_strategies[s].dot == vx_strategies[best.strategy].dot)) {
-        least = totals[s];
-        best = (vx_plan){s, grid_m, grid_n, workers};
-      }
-    first = 0;
-    /* No call on several threads is shorter than their start. */
-    if (least <= vx_least_parallel) break;
-    if (spread) {
-      spread = 0;
-    } else {
-      if (!next_grid(&count, &columns)) break;
-      grid_m = count / columns;
-      grid_n = columns;
-    }
-    int64_t tasks = batch * grid_m * grid_n;
-    workers = tasks < threads ? tasks : threads;
+    if (*count <= 1) return 0;
+    while (++*columns <= *count)
+      if (*count % *columns == 0) return 1;
+    *count /= 2;
+    *columns = 0;
   }
-  return best;
+}
+
+/* Keep in `best` the first strategy of a family on a grid that takes less. */
+static void try_grid(const question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads,
+                     answer *best) {
+  float totals[VX_PRICED];
+  const vx_call *call = q->call;
+  int64_t tasks = q->batch * grid_m * grid_n * splits, workers = tasks < threads ? tasks : threads;
+  vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k, (float)call->transpose_a,
+               q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->spacing_b_l2, (float)grid_m,
+               (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a, q->items_b);
+  for (int64_t s = 0; s < vx_strategy_count; s++)
+    if (totals[s] < best->seconds && (dot == ANY || vx_strategies[s].dot == dot))
+      *best = (answer){{s, grid_m, grid_n, splits, workers}, totals[s]};
+}
+
+/* The grids after the first. */
+static void try_more_grids(const question *q, int64_t dot, int64_t splits, int64_t threads, answer *best) {
+  int64_t count = threads, columns = 0;
+  while (next_grid(&count, &columns)) try_grid(q, dot, count / columns, columns, splits, threads, best);
+}
+
+/* How many parts k is cut into; decided for all cores of the machine, so that a result has the same bits on any number of threads. */
+static int64_t parts(const question *q, const answer *alone) {
+  const vx_call *call = q->call;
+  int64_t longer = call->m > call->n ? call->m : call->n, dot = vx_strategies[alone->plan.strategy].dot;
+  if (q->batch > 1 || vx_cores < 2 || call->k / DEEP < longer || (double)call->m * call->n * vx_cores > MOST_PARTS) return 1;
+  if (alone->seconds < WORTH * vx_least_parallel) return 1;
+  answer whole = *alone, split = NOTHING, in_turn = NOTHING;
+  try_more_grids(q, dot, 1, vx_cores, &whole);
+  for (int64_t splits = 2; splits <= vx_cores; splits++)
+    for (int64_t columns = 1; vx_cores % splits == 0 && columns <= vx_cores / splits; columns++)
+      if (vx_cores / splits % columns == 0)
+        try_grid(q, dot, vx_cores / splits / columns, columns, splits, vx_cores, &split);
+  if (!(split.seconds < SPLIT_GAIN * whole.seconds)) return 1;
+  try_grid(q, dot, 1, 1, split.plan.splits, 1, &in_turn);
+  return in_turn.seconds <= SPLIT_LOSS * alone->seconds ? split.plan.splits : 1;
+}
+
+vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
+  question q = {call,
+                batch,
+                (float)items_a,
+                (float)items_b,
+                !call->packed && !call->transpose_b,
+                !call->packed && call->transpose_b,
+                (float)greatest_divisor(call->lda * 4, vx_l1_span),
+                (float)greatest_divisor(call->ldb * 4, vx_l1_span),
+                (float)greatest_divisor(call->ldb * 4, vx_l2_span)};
+  answer best = NOTHING;
+  try_grid(&q, ANY, 1, 1, 1, 1, &best); /* one thread decides the family, for the same reason */
+  if (best.seconds <= vx_least_parallel) return best.plan; /* no call on several threads is shorter than their start */
+  int64_t dot = vx_strategies[best.plan.strategy].dot, splits = parts(&q, &best);
+  if (splits > 1) best = NOTHING;
+  if (splits > 1 || (batch > 1 && threads > 1)) try_grid(&q, dot, 1, 1, splits, threads, &best);
+  try_more_grids(&q, dot, splits, threads, &best);
+  return best.plan;
 }
 
 vx_plan vx_select(const vx_call *call, int64_t threads) { return vx_select_batch(call, 1, 1, 1, threads); }

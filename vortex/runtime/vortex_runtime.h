@@ -14,9 +14,10 @@ typedef struct {
   int64_t dot;  /* vectors run along k; nothing above applies */
 } vx_strategy;
 
-/* What the selector writes: the strategy and how L2 cuts the output, of each product of a batch, into `grid_m` x `grid_n` tasks. */
+/* What the selector writes: the strategy and how L2 cuts each product of a batch: the output into `grid_m` x `grid_n` blocks, and k
+ * into `splits` parts. */
 typedef struct {
-  int64_t strategy, grid_m, grid_n;
+  int64_t strategy, grid_m, grid_n, splits;
   int64_t workers; /* threads that share the tasks */
 } vx_plan;
 
@@ -60,12 +61,13 @@ extern const int64_t vx_panel;         /* width of the panels of a packed operan
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
+extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
 extern const float vx_columns[], vx_slopes[];
 
 /* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
-                  float grid_m, float grid_n, float active, float batch, float items_a, float items_b);
+                  float grid_m, float grid_n, float splits, float active, float batch, float items_a, float items_b);
 
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
@@ -83,12 +85,26 @@ void vx_parallel(void (*task)(void *context, int64_t index), void *context, int6
 void vx_set_threads(int64_t count);
 int64_t vx_get_threads(void);
 
-/* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. */
+/* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. The second kind is for
+ * what the caller's tasks share. */
 void *vx_scratch(size_t bytes);
+void *vx_shared_scratch(size_t bytes);
+
+/* split.c: a reduction in parts. The first goes to C itself, each further one to a dense matrix of its own. */
+typedef struct {
+  int64_t first, depth; /* of k */
+  float *c;
+  int64_t ldc;
+  int32_t accumulate;
+} vx_part;
+int64_t vx_part_depth(int64_t k, int64_t splits);
+float *vx_parts(const vx_call *call, int64_t splits); /* of the further parts, shared scratch; NULL when memory is out */
+vx_part vx_part_of(const vx_call *call, float *parts, int64_t splits, int64_t index);
+void vx_add_parts(const vx_call *call, const float *parts, int64_t splits);
 
 /* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute. */
 int64_t vx_dot_columns(const vx_call *call);
-int vx_execute_dot(const vx_call *call, int64_t tasks);
+int vx_execute_dot(const vx_call *call, const vx_plan *plan);
 
 /* execute.c: 0, or 1 when memory is out. */
 int vx_execute(const vx_call *call, const vx_plan *plan);
