@@ -1,0 +1,170 @@
+/* Winograd convolution: a block of tiles is transformed (V), multiplied with the filters point by point on the L0 kernels (M), and
+ * transformed back, while V and M are in the caches. Nothing outside of x is read: the transforms take what is not there as zeros. */
+#include "winograd.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct {
+  const vx_conv *conv;
+  const vx_winograd *algorithm;
+  vx_winograd_plan plan;
+  int64_t down, along, tiles, tiles_per_task, panels_per_task;
+  int64_t v_row, v_point, m_row, m_point, run, x_floats, y_floats;
+  atomic_int out_of_memory;
+} job;
+
+static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
+static int64_t parts(int64_t count, int64_t each) { return (count + each - 1) / each; }
+
+/* Floats of a row that holds `count` in whole vectors: an odd number of cache lines, so that rows do not share sets. */
+static int64_t spread(int64_t count) { return (parts(count, 16) | 1) * 16; }
+
+/* Calls `visit` for the pieces of `count` tiles from `first` that lie side by side, none longer than `longest`. */
+static void each_run(const job *work, int64_t first, int64_t count, float *staged, float *block, int64_t column,
+                     void (*visit)(const job *, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged,
+                                   float *block, int64_t column)) {
+  int64_t stride = column < 0 ? work->v_row : work->m_row;
+  for (int64_t done = 0; done < count;) {
+    int64_t at = first + done, tile = at % work->along, row = at / work->along;
+    int64_t tiles = smaller(smaller(count - done, work->along - tile), work->run);
+    visit(work, row / work->down, row % work->down, tile, tiles, staged, block + done * stride, column);
+    done += tiles;
+  }
+}
+
+/* Input stage of one run. Channels that are not side by side are brought there first, a row of the windows at a time. */
+static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
+                     int64_t column) {
+  const vx_conv *c = work->conv;
+  int64_t side = work->algorithm->tile, window = side + 2;
+  int64_t top = row * side - c->pad_top, left = tile * side - c->pad_left;
+  const float *x = c->x + image * c->x_stride[0];
+  if (c->x_stride[3] == 1 || c->channels == 1) {
+    work->algorithm->input(x, block, tiles, c->channels, top, left, c->height, c->width, c->x_stride[1], c->x_stride[2],
+                           work->v_row, work->v_point);
+    return;
+  }
+  int64_t first = top < 0 ? 0 : top, end = smaller(top + window, c->height);
+  int64_t from = left < 0 ? 0 : left, to = smaller(left + tiles * side + 2, c->width);
+  int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = parts(c->channels, vx_lanes) * vx_lanes;
+  for (int64_t r = 0; r < tall && wide; r++)
+    vortex_transpose(x + (first + r) * c->x_stride[1] + from, staged + r * wide * pixel, wide, c->channels, c->x_stride[3],
+                     pixel);
+  work->algorithm->input(staged, block, tiles, c->channels, top - first, left - from, tall, wide, wide * pixel, pixel,
+                         work->v_row, work->v_point);
+}
+
+/* Output stage of one run, of the filters from `column` to the end of their block. */
+static void store_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
+                      int64_t column) {
+  const vx_conv *c = work->conv;
+  int64_t side = work->algorithm->tile, top = row * side, left = tile * side;
+  int64_t rows = smaller(side, c->out_h - top), columns = smaller(tiles * side, c->out_w - left);
+  int64_t filters = smaller(work->plan.panels * vx_winograd_width, c->filters - column);
+  float *y = c->y + image * c->y_stride[0] + top * c->y_stride[1] + left * c->y_stride[2] + column * c->y_stride[3];
+  if (c->y_stride[3] == 1 || c->filters == 1) {
+    work->algorithm->output(block, y, tiles, filters, rows, columns, c->y_stride[1], c->y_stride[2], work->m_row,
+                            work->m_point);
+    return;
+  }
+  int64_t pixel = parts(filters, vx_lanes) * vx_lanes;
+  work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
+  for (int64_t r = 0; r < rows; r++)
+    vortex_transpose(staged + r * columns * pixel, y + r * c->y_stride[1], filters, columns, pixel, c->y_stride[3]);
+}
+
+/* M = V U of `tiles` tiles and `panels` panels of filters from `panel`, for every point. */
+static void multiply(const job *work, const float *v, float *m, int64_t tiles, int64_t panel, int64_t panels) {
+  const vx_conv *c = work->conv;
+  int64_t width = vx_winograd_width, points = work->algorithm->points, depth = c->channels;
+  int64_t blocks = parts(tiles, vx_winograd_rows), low = tiles / blocks, extra = tiles % blocks;
+  for (int64_t p = 0; p < points; p++)
+    for (int64_t j = 0; j < panels; j++) {
+      int64_t wide = smaller(width, c->filters - (panel + j) * width), vectors = parts(wide, vx_lanes);
+      const float *u = c->w + ((panel + j) * points + p) * depth * width;
+      for (int64_t b = 0, i = 0; b < blocks; b++) {
+        int64_t height = low + (b < extra);
+        vortex_l0_row((int32_t)height, (int32_t)vectors, v + p * work->v_point + i * work->v_row, u,
+                      m + p * work->m_point + i * work->m_row + j * width, depth, work->v_row, width, work->m_row,
+                      (int32_t)(wide - (vectors - 1) * vx_lanes), 0);
+        i += height;
+      }
+    }
+}
+
+static void run_task(void *context, int64_t index) {
+  job *work = context;
+  int64_t first = index % work->plan.grid_tiles * work->tiles_per_task;
+  int64_t end = smaller(first + work->tiles_per_task, work->tiles), panels = parts(work->conv->filters, vx_winograd_width);
+  int64_t panel = index / work->plan.grid_tiles * work->panels_per_task, last = smaller(panel + work->panels_per_task, panels);
+  if (first >= end || panel >= last) return;
+  int64_t points = work->algorithm->points, staged = work->x_floats > work->y_floats ? work->x_floats : work->y_floats;
+  float *v = vx_scratch((size_t)(points * (work->v_point + work->m_point) + staged) * sizeof(float));
+  if (!v) {
+    atomic_store(&work->out_of_memory, 1);
+    return;
+  }
+  float *m = v + points * work->v_point, *stage = m + points * work->m_point;
+  int64_t blocks = parts(end - first, work->plan.tiles), low = (end - first) / blocks, extra = (end - first) % blocks;
+  for (int64_t b = 0; b < blocks; b++) {
+    int64_t tiles = low + (b < extra);
+    each_run(work, first, tiles, stage, v, -1, load_run);
+    for (int64_t j = panel; j < last; j += work->plan.panels) {
+      multiply(work, v, m, tiles, j, smaller(work->plan.panels, last - j));
+      each_run(work, first, tiles, stage, m, j * vx_winograd_width, store_run);
+    }
+    first += tiles;
+  }
+}
+
+int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
+  job work = {.conv = conv, .algorithm = &vx_winograds[plan->algorithm], .plan = *plan};
+  int64_t side = work.algorithm->tile, width = vx_winograd_width, panels = parts(conv->filters, width);
+  work.down = parts(conv->out_h, side);
+  work.along = parts(conv->out_w, side);
+  work.tiles = conv->batch * work.down * work.along;
+  work.tiles_per_task = parts(work.tiles, plan->grid_tiles);
+  work.panels_per_task = parts(panels, plan->grid_panels);
+  work.plan.tiles = smaller(plan->tiles, work.tiles_per_task);
+  work.plan.panels = smaller(plan->panels, work.panels_per_task);
+  work.v_row = spread(conv->channels);
+  work.m_row = spread(work.plan.panels * width);
+  work.v_point = work.plan.tiles * work.v_row + 16;
+  work.m_point = work.plan.tiles * work.m_row + 16;
+  int x_turned = conv->x_stride[3] != 1 && conv->channels > 1, y_turned = conv->y_stride[3] != 1 && conv->filters > 1;
+  work.run = x_turned || y_turned ? 8 : work.along;
+  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * parts(conv->channels, vx_lanes) * vx_lanes;
+  if (y_turned) work.y_floats = side * work.run * side * work.plan.panels * width;
+  vx_parallel(run_task, &work, plan->grid_tiles * plan->grid_panels);
+  return work.out_of_memory;
+}
+
+typedef struct {
+  const float *filters;
+  float *target;
+  int64_t count, channels;
+  const vx_winograd *algorithm;
+  atomic_int out_of_memory;
+} packing;
+
+static void pack_panel(void *context, int64_t panel) {
+  packing *work = context;
+  int64_t width = vx_winograd_width, taps = work->channels * 9, wide = smaller(width, work->count - panel * width);
+  float *turned = vx_scratch((size_t)(taps * width) * sizeof(float));
+  if (!turned) {
+    atomic_store(&work->out_of_memory, 1);
+    return;
+  }
+  if (wide < width) memset(turned, 0, (size_t)(taps * width) * sizeof(float));
+  vortex_transpose(work->filters + panel * width * taps, turned, taps, wide, taps, width);
+  work->algorithm->filter(turned, work->target + panel * work->algorithm->points * work->channels * width, work->channels,
+                          width);
+}
+
+int vx_pack_winograd(const float *filters, float *target, int64_t count, int64_t channels, int64_t algorithm) {
+  packing work = {filters, target, count, channels, &vx_winograds[algorithm], 0};
+  vx_parallel(pack_panel, &work, parts(count, vx_winograd_width));
+  return work.out_of_memory;
+}

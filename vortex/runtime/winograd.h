@@ -1,0 +1,35 @@
+/* Winograd convolution: what its emitted transforms, its executor and its selection agree on. */
+#ifndef VORTEX_WINOGRAD_H
+#define VORTEX_WINOGRAD_H
+
+#include "vortex_runtime.h"
+
+/* F(tile x tile, 3 x 3); `points` is (tile + 2)^2. The emitted stages are described in codegen/cpu_winograd.py. */
+typedef struct {
+  int64_t tile, points;
+  int32_t (*filter)(const float *source, float *target, int64_t channels, int64_t width);
+  int32_t (*input)(const float *source, float *target, int64_t tiles, int64_t channels, int64_t row, int64_t column,
+                   int64_t height, int64_t width, int64_t row_stride, int64_t pixel_stride, int64_t tile_stride,
+                   int64_t point_stride);
+  int32_t (*output)(const float *source, float *target, int64_t tiles, int64_t filters, int64_t rows, int64_t columns,
+                    int64_t row_stride, int64_t pixel_stride, int64_t tile_stride, int64_t point_stride);
+} vx_winograd;
+
+/* Blocks of at most `tiles` tiles and `panels` panels of filters; L2 cuts both into a grid of tasks. */
+typedef struct {
+  int64_t algorithm, tiles, panels, grid_tiles, grid_panels;
+} vx_winograd_plan;
+
+extern const vx_winograd vx_winograds[];
+extern const int64_t vx_winograd_width, vx_winograd_rows; /* of the register tile, in elements */
+
+/* L0 of any register tile of the library. */
+int32_t vortex_l0_row(int32_t rows, int32_t vectors, const float *a, const float *b, float *c, int64_t depth, int64_t lda,
+                      int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate);
+
+/* winograd.c: 0, or 1 when memory is out. `w` of the convolution is what vx_pack_winograd makes of dense OIHW weights: panels of
+ * vx_winograd_width filters, each [points][channels][filters]. */
+int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan);
+int vx_pack_winograd(const float *weights, float *target, int64_t filters, int64_t channels, int64_t algorithm);
+
+#endif
