@@ -35,6 +35,7 @@ MODULES = (
     # from an operator to strategies and their cost
     "axes",
     "convolution",
+    "winograd",
     "operators",
     "rkernel",
     "candidates",
@@ -59,6 +60,7 @@ MODULES = (
     "codegen.toolchain",
     "codegen.cpu_kernels",
     "codegen.cpu_dot",
+    "codegen.cpu_winograd",
     "codegen.cpu_load",
     "codegen.cpu_nest",
     "codegen.lower",

@@ -1,10 +1,10 @@
 """Winograd's minimal filtering F(2x2, 3x3) and F(4x4, 3x3): its points, its matrices, and what it may do to a result.
 
-An output tile of n x n pixels is A^T [ (G g G^T) * (B^T d B) ] A, where d is its input window of (n + 2) x (n + 2), g the
-3 x 3 filter and * takes the product of elements, summed over channels: (n + 2)^2 multiplications for 9 n^2. The
-matrices are those of polynomial products evaluated at 0, pairs of +-p, and infinity (Toom and Cook; Winograd, Arithmetic
-Complexity of Computations, 1980). The pairs of F(4x4) are not the usual 1 and 2 but 5/8 and 3/2: exact in binary, and
-the root of the mean squared error is 2.3 times smaller.
+An output tile of n x n pixels is A^T [ (G g G^T) * (B^T d B) ] A, where d is its input window of (n + 2) x (n + 2), g
+the 3 x 3 filter and * takes the product of elements, summed over channels: (n + 2)^2 multiplications for 9 n^2. The
+matrices are those of polynomial products evaluated at 0, pairs of +-p, and infinity (Toom and Cook; Winograd,
+Arithmetic Complexity of Computations, 1980). The pairs of F(4x4) are not the usual 1 and 2 but 5/8 and 3/2: exact in
+binary, and the root of the mean squared error is 2.3 times smaller.
 """
 
 from __future__ import annotations

@@ -12,10 +12,19 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.winograd import Winograd
+from vortex.candidates import registers_needed
+from vortex.winograd import ALGORITHMS, Winograd
 
+VECTORS = 2
+"""Vectors of the register tile: filter counts are multiples of two vectors nearly everywhere."""
+OPERANDS = ("const float *", "float *")
+SIGNATURES = {
+    "filter": (*OPERANDS, *["int64_t"] * 2),
+    "input": (*OPERANDS, *["int64_t"] * 10),
+    "output": (*OPERANDS, *["int64_t"] * 8),
+}
 Vector = Any
-"""A TVM expression of one vector, or None for a vector of zeros."""
+"""A TVM expression of one vector."""
 
 
 def symbol(stage: str, algorithm: Winograd) -> str:
@@ -57,10 +66,10 @@ def input_line(algorithm: Winograd, d: Sequence[Vector], lanes: int) -> list[Vec
         ]
     total, product = squares[0] + squares[1], squares[0] * squares[1]
     found = [linear([(1, d[4]), (-total, d[2]), (product, d[0])], lanes)]
-    for p, other in zip(algorithm.pairs, reversed(squares), strict=True):
+    for pair, other in zip(algorithm.pairs, reversed(squares), strict=True):
         even = linear([(1, d[4]), (-other, d[2])], lanes)
         odd = linear([(1, d[3]), (-other, d[1])], lanes)
-        found += [linear([(1, even), (sign * float(p), odd)], lanes) for sign in (1, -1)]
+        found += [linear([(1, even), (sign * float(pair), odd)], lanes) for sign in (1, -1)]
     return [*found, linear([(1, d[5]), (-total, d[3]), (product, d[1])], lanes)]
 
 
@@ -260,3 +269,27 @@ def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
                                 )
 
     return kernel
+
+
+def winograd_kernels(lanes: int) -> list[tirx.PrimFunc]:
+    """Every transform of every algorithm."""
+    kernels = (filter_kernel, input_kernel, output_kernel)
+    return [kernel(algorithm, lanes) for algorithm in ALGORITHMS.values() for kernel in kernels]
+
+
+def winograd_table(lanes: int, registers: int) -> list[str]:
+    """C source that hands the transforms to `runtime/winograd.c`, with the extents of its register tile."""
+    rows = max(rows for rows in range(1, registers) if registers_needed(rows, VECTORS) <= registers)
+    entries = [
+        f"{{{a.tile}, {a.points}, {', '.join(symbol(stage, a) for stage in SIGNATURES)}}}" for a in ALGORITHMS.values()
+    ]
+    return [
+        '#include "winograd.h"',
+        *(
+            f"extern int32_t {symbol(stage, algorithm)}({', '.join(types)});"
+            for algorithm in ALGORITHMS.values()
+            for stage, types in SIGNATURES.items()
+        ),
+        f"const vx_winograd vx_winograds[] = {{{', '.join(entries)}}};",
+        f"const int64_t vx_winograd_width = {VECTORS * lanes}, vx_winograd_rows = {rows};",
+    ]

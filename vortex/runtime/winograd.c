@@ -21,15 +21,16 @@ static int64_t parts(int64_t count, int64_t each) { return (count + each - 1) / 
 /* Floats of a row that holds `count` in whole vectors: an odd number of cache lines, so that rows do not share sets. */
 static int64_t spread(int64_t count) { return (parts(count, 16) | 1) * 16; }
 
-/* Calls `visit` for the pieces of `count` tiles from `first` that lie side by side, none longer than `longest`. */
-static void each_run(const job *work, int64_t first, int64_t count, float *staged, float *block, int64_t column,
-                     void (*visit)(const job *, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged,
-                                   float *block, int64_t column)) {
-  int64_t stride = column < 0 ? work->v_row : work->m_row;
+typedef void (*stage)(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
+                      int64_t column);
+
+/* Runs `stage` on the pieces of `count` tiles from `first` that lie side by side, their rows of `block` `stride` floats apart. */
+static void each_run(const job *work, stage run, int64_t first, int64_t count, float *staged, float *block, int64_t stride,
+                     int64_t column) {
   for (int64_t done = 0; done < count;) {
-    int64_t at = first + done, tile = at % work->along, row = at / work->along;
+    int64_t tile = (first + done) % work->along, row = (first + done) / work->along;
     int64_t tiles = smaller(smaller(count - done, work->along - tile), work->run);
-    visit(work, row / work->down, row % work->down, tile, tiles, staged, block + done * stride, column);
+    run(work, row / work->down, row % work->down, tile, tiles, staged, block + done * stride, column);
     done += tiles;
   }
 }
@@ -100,20 +101,20 @@ static void run_task(void *context, int64_t index) {
   int64_t end = smaller(first + work->tiles_per_task, work->tiles), panels = parts(work->conv->filters, vx_winograd_width);
   int64_t panel = index / work->plan.grid_tiles * work->panels_per_task, last = smaller(panel + work->panels_per_task, panels);
   if (first >= end || panel >= last) return;
-  int64_t points = work->algorithm->points, staged = work->x_floats > work->y_floats ? work->x_floats : work->y_floats;
-  float *v = vx_scratch((size_t)(points * (work->v_point + work->m_point) + staged) * sizeof(float));
+  int64_t points = work->algorithm->points, turned = work->x_floats > work->y_floats ? work->x_floats : work->y_floats;
+  float *v = vx_scratch((size_t)(points * (work->v_point + work->m_point) + turned) * sizeof(float));
   if (!v) {
     atomic_store(&work->out_of_memory, 1);
     return;
   }
-  float *m = v + points * work->v_point, *stage = m + points * work->m_point;
+  float *m = v + points * work->v_point, *staged = m + points * work->m_point;
   int64_t blocks = parts(end - first, work->plan.tiles), low = (end - first) / blocks, extra = (end - first) % blocks;
   for (int64_t b = 0; b < blocks; b++) {
     int64_t tiles = low + (b < extra);
-    each_run(work, first, tiles, stage, v, -1, load_run);
+    each_run(work, load_run, first, tiles, staged, v, work->v_row, 0);
     for (int64_t j = panel; j < last; j += work->plan.panels) {
       multiply(work, v, m, tiles, j, smaller(work->plan.panels, last - j));
-      each_run(work, first, tiles, stage, m, j * vx_winograd_width, store_run);
+      each_run(work, store_run, first, tiles, staged, m, work->m_row, j * vx_winograd_width);
     }
     first += tiles;
   }
@@ -142,29 +143,29 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
 }
 
 typedef struct {
-  const float *filters;
+  const float *weights;
   float *target;
-  int64_t count, channels;
+  int64_t filters, channels;
   const vx_winograd *algorithm;
   atomic_int out_of_memory;
 } packing;
 
 static void pack_panel(void *context, int64_t panel) {
   packing *work = context;
-  int64_t width = vx_winograd_width, taps = work->channels * 9, wide = smaller(width, work->count - panel * width);
+  int64_t width = vx_winograd_width, taps = work->channels * 9, wide = smaller(width, work->filters - panel * width);
   float *turned = vx_scratch((size_t)(taps * width) * sizeof(float));
   if (!turned) {
     atomic_store(&work->out_of_memory, 1);
     return;
   }
   if (wide < width) memset(turned, 0, (size_t)(taps * width) * sizeof(float));
-  vortex_transpose(work->filters + panel * width * taps, turned, taps, wide, taps, width);
+  vortex_transpose(work->weights + panel * width * taps, turned, taps, wide, taps, width);
   work->algorithm->filter(turned, work->target + panel * work->algorithm->points * work->channels * width, work->channels,
                           width);
 }
 
-int vx_pack_winograd(const float *filters, float *target, int64_t count, int64_t channels, int64_t algorithm) {
-  packing work = {filters, target, count, channels, &vx_winograds[algorithm], 0};
-  vx_parallel(pack_panel, &work, parts(count, vx_winograd_width));
+int vx_pack_winograd(const float *weights, float *target, int64_t filters, int64_t channels, int64_t algorithm) {
+  packing work = {weights, target, filters, channels, &vx_winograds[algorithm], 0};
+  vx_parallel(pack_panel, &work, parts(filters, vx_winograd_width));
   return work.out_of_memory;
 }
