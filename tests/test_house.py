@@ -36,9 +36,11 @@ MODULES = (
     "axes",
     "convolution",
     "winograd",
+    "reduction",
     "operators",
     "rkernel",
     "candidates",
+    "reduction_tiles",
     "rates",
     "cost",
     "selector",
@@ -67,6 +69,7 @@ MODULES = (
     "codegen.link",
     "codegen.selector",
     "codegen.cpu",
+    "codegen.cpu_reduce",
     # GPU
     "codegen.gpu_selector",
     "codegen.gpu_link",
@@ -89,6 +92,7 @@ MODULES = (
     "profiler",
     "analyzer",
     "compiler",
+    "reduction_compiler",
     "gpu_meter",
     "gpu_compiler",
     # run time
@@ -96,6 +100,7 @@ MODULES = (
     "explain",
     "gpu_explain",
     "launcher",
+    "reduction_launcher",
     "gpu_launcher",
     # what users hold
     "api",

@@ -8,25 +8,37 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
-from vortex.errors import LibraryError, OperandError, ToolchainError, UnknownNameError
+from vortex.errors import DeviceError, LibraryError, OperandError, ToolchainError, UnknownNameError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
+from vortex.reduction import Reduce
 
 if TYPE_CHECKING:  # What GPUs need is imported for them alone: opening a library takes a fraction of a second.
     from vortex.gpu_launcher import GpuGemm
     from vortex.gpu_library import GpuLibrary
     from vortex.hardware import HardwareSpec
+    from vortex.reduction_launcher import ReduceKernel
     from vortex.specs import Spec
 
 Progress = Callable[[str, float], None]
 INSTALL = "`pip install '.[compile]'` in a checkout"
 
 
+@overload
+def compile(  # type: ignore[overload-overlap]  # the first that fits counts
+    op: Reduce,
+    hw: str | Path | Spec = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> ReduceKernel: ...
 @overload
 def compile(
     op: str | operators.Operator = ...,
@@ -52,7 +64,7 @@ def compile(
     dtype: str | None = None,
     progress: Progress | None = None,
     cache: bool = True,
-) -> GemmKernel | GpuGemm:
+) -> GemmKernel | ReduceKernel | GpuGemm:
     """Build, or take from the cache on disk, the library of `op` for `hw`, and return it as a callable.
 
     `op` is an operator or its name; `hw` is a shipped spec's name, `"native"` for this CPU, `"cuda"` for this GPU, the
@@ -88,7 +100,7 @@ def compile(
     return _opened(library)
 
 
-def _cached(path: Path | None) -> Library | GpuLibrary | None:
+def _cached(path: Path | None) -> Library[Any] | GpuLibrary | None:
     """A library from the cache; one that is damaged, or was evicted just now, is built again."""
     if path is None:
         return None
@@ -98,7 +110,7 @@ def _cached(path: Path | None) -> Library | GpuLibrary | None:
         return None
 
 
-def read_any(path: Path) -> Library | GpuLibrary:
+def read_any(path: Path) -> Library[Any] | GpuLibrary:
     """Read and verify a library of either kind."""
     if not is_gpu_library(path):
         return read(path)
@@ -107,7 +119,7 @@ def read_any(path: Path) -> Library | GpuLibrary:
     return gpu_library.read(path)
 
 
-def _write(library: Library | GpuLibrary, path: Path) -> None:
+def _write(library: Library[Any] | GpuLibrary, path: Path) -> None:
     if isinstance(library, Library):
         write(library, path)
     else:
@@ -116,15 +128,22 @@ def _write(library: Library | GpuLibrary, path: Path) -> None:
         gpu_library.write(library, path)
 
 
-def _opened(library: Library | GpuLibrary, device: int | None = None, jit: bool = False) -> GemmKernel | GpuGemm:
+GEMM_LAUNCHER = ("vortex.launcher", "GemmKernel")
+LAUNCHERS = {"reduce": ("vortex.reduction_launcher", "ReduceKernel")}
+"""Where the callable of an operator on CPUs lives."""
+
+
+def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: bool = False) -> Any:
+    """The callable of a library: the launcher of its operator."""
     if isinstance(library, Library):
-        return GemmKernel(library)
+        home, launcher = LAUNCHERS.get(library.manifest.operator, GEMM_LAUNCHER)
+        return getattr(import_module(home), launcher)(library)
     from vortex.gpu_launcher import GpuGemm
 
     return GpuGemm(library, device, jit=jit)
 
 
-def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> GemmKernel | GpuGemm:
+def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> Any:
     """Read a library that `save` or `vortex compile` wrote. It runs native code: load only files you trust.
 
     `device` and `jit` are for GPU libraries, see `GpuGemm`: the CUDA device to run on, and whether its driver may
@@ -138,7 +157,7 @@ def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> G
     return _opened(library, device, jit)
 
 
-def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Library | GpuLibrary:
+def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Library[Any] | GpuLibrary:
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
 
@@ -147,9 +166,15 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
     check_versions()  # before TVM is imported: with the wrong pair it crashes
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         if isinstance(spec, HardwareSpec):
+            if isinstance(operator, Reduce):
+                from vortex import reduction_compiler
+
+                return reduction_compiler.compile(operator, spec, Path(folder), report, is_here(spec))
             from vortex import compiler
 
             return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
+        if isinstance(operator, Reduce):
+            raise DeviceError(f"reduce is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
         from vortex import gpu_compiler
 
         return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))
@@ -157,7 +182,6 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
 
 def is_here(spec: HardwareSpec) -> bool:
     """Whether L0 timed on this machine speaks for `spec`: the same core, at about the same clock."""
-    from vortex.errors import DeviceError
     from vortex.probe import native
 
     try:

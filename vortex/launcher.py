@@ -53,26 +53,31 @@ def _light_tvm_ffi() -> Any:
     return tvm_ffi
 
 
+def native_module(library: Library[Any]) -> Any:
+    """The machine code of a library, loaded; DeviceError where this machine cannot run it."""
+    missing = sorted(set(library.manifest.features) - cpu_flags())
+    if missing:
+        raise DeviceError(
+            f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
+            "which this machine lacks; compile for this machine with hw='native'"
+        )
+    with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+        path = Path(folder) / "library.so"
+        path.write_bytes(library.binary)
+        try:
+            return _light_tvm_ffi().load_module(os.fspath(path))
+        except (RuntimeError, OSError) as error:
+            raise LibraryError(f"the machine code of the library does not load: {error}") from error
+
+
 class GemmKernel:
     """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
 
     def __init__(self, library: Library) -> None:
-        missing = sorted(set(library.manifest.features) - cpu_flags())
-        if missing:
-            raise DeviceError(
-                f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
-                "which this machine lacks; compile for this machine with hw='native'"
-            )
         self.library = library
         self.manifest = library.manifest
         self._identity = library.identity
-        with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
-            path = Path(folder) / "library.so"
-            path.write_bytes(library.binary)
-            try:
-                module = _light_tvm_ffi().load_module(os.fspath(path))
-            except (RuntimeError, OSError) as error:
-                raise LibraryError(f"the machine code of the library does not load: {error}") from error
+        module = native_module(library)
         names = ("gemm", "gemm_packed", "gemm_planned", "pack", "select", "time_selection")
         self._gemm, self._gemm_packed, self._planned, self._pack, self._select, self._time = (
             module.get_function(name) for name in names

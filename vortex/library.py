@@ -13,13 +13,15 @@ import tempfile
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from vortex.candidates import Admitted, Stage, Strategy, Tile
 from vortex.errors import LibraryError
 from vortex.rates import Rates
+from vortex.reduction_tiles import Family, Measured, ReduceTile
 from vortex.selector import Selector, SlopeTable
 
 FORMAT = 3
@@ -57,10 +59,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        data = json.loads(text)
-        found = data.pop("format", None)
-        if found != FORMAT:
-            raise LibraryError(f"the library has format {found!r}, this vortex reads {FORMAT}; compile it again")
+        data = _checked(text)
         data["features"] = tuple(data["features"])
         data["strategies"] = tuple(
             Strategy(Tile(**row["l0"]), Tile(**row["l1"]), Stage(**row["stage"])) for row in data["strategies"]
@@ -72,10 +71,53 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Library:
+class ReduceManifest:
+    """What a library of reductions was built from and what its choice rests on."""
+
+    operator: str
+    settings: dict[str, Any]
+    dtype: str
+    hardware: dict[str, Any]
+    features: tuple[str, ...]
+    basis: str
+    strategies: tuple[Measured, ...]
+    admitted: tuple[Admitted, ...]
+    lanes: int
+    versions: dict[str, str]
+    offline_seconds: dict[str, float]
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, default=lambda family: family.value)
+
+    @classmethod
+    def from_json(cls, text: str) -> ReduceManifest:
+        data = _checked(text)
+        data["features"] = tuple(data["features"])
+        data["strategies"] = tuple(
+            Measured(ReduceTile(Family(row["tile"].pop("family")), **row["tile"]), row["start_s"], row["slope_s"])
+            for row in data["strategies"]
+        )
+        data["admitted"] = tuple(Admitted(**row) for row in data["admitted"])
+        return cls(**data)
+
+
+def _checked(text: str) -> dict[str, Any]:
+    """The fields of a manifest of this format."""
+    data: dict[str, Any] = json.loads(text)
+    found = data.pop("format", None)
+    if found != FORMAT:
+        raise LibraryError(f"the library has format {found!r}, this vortex reads {FORMAT}; compile it again")
+    return data
+
+
+M = TypeVar("M", Manifest, ReduceManifest, default=Manifest)
+
+
+@dataclass(frozen=True)
+class Library(Generic[M]):
     """A manifest and the machine code it describes."""
 
-    manifest: Manifest
+    manifest: M
     binary: bytes
 
     @property
@@ -84,7 +126,7 @@ class Library:
         return hashlib.sha256(self.binary).hexdigest()
 
 
-def write(library: Library, path: Path) -> None:
+def write(library: Library[Any], path: Path) -> None:
     """Write the file in one step: a reader sees the old file or the new one, never half of it."""
     manifest = library.manifest.to_json()
     hashes = {MANIFEST: _hash(manifest.encode()), BINARY: _hash(library.binary)}
@@ -106,7 +148,7 @@ def write(library: Library, path: Path) -> None:
             made.unlink(missing_ok=True)
 
 
-def read(path: Path) -> Library:
+def read(path: Path) -> Library[Any]:
     """Read and verify a `.vortex` file; LibraryError when it is missing, truncated, altered or something else."""
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
@@ -121,7 +163,9 @@ def read(path: Path) -> Library:
         if not isinstance(hashes, dict) or hashes.get(name) != _hash(content):
             raise LibraryError(f"{path}: {name} was altered after it was written; compile it again")
     try:
-        return Library(Manifest.from_json(parts[MANIFEST].decode()), parts[BINARY])
+        text = parts[MANIFEST].decode()
+        kind = MANIFESTS.get(json.loads(text).get("operator"), Manifest)
+        return Library(kind.from_json(text), parts[BINARY])
     except (KeyError, TypeError, ValueError) as error:
         raise LibraryError(f"{path}: the manifest cannot be read ({error}); compile it again") from error
 
@@ -133,6 +177,10 @@ def is_gpu_library(path: Path) -> bool:
             return BINARY not in archive.namelist() and MANIFEST in archive.namelist()
     except (zipfile.BadZipFile, OSError):
         return False
+
+
+MANIFESTS: dict[str, type[ReduceManifest]] = {"reduce": ReduceManifest}
+"""By operator; all others have the manifest of a GEMM."""
 
 
 def _hash(content: bytes) -> str:

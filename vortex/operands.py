@@ -69,6 +69,19 @@ def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[n
     return raw[start : start + count * 4].view(np.float32)
 
 
+def allocated(like: Any, shape: Sequence[int]) -> Any:
+    """An uninitialized float32 result of the kind of `like`."""
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, np.float32)
+    if hasattr(like, "new_empty"):
+        return like.new_empty(tuple(shape))
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__().empty(tuple(shape), dtype=like.dtype)
+    if hasattr(like, "__dlpack__"):
+        return np.empty(shape, np.float32)
+    raise OperandError(f"the operand is a {type(like).__name__}; expected a tensor; {REASONS[0][2]}")
+
+
 class _Unlocked:
     """NumPy's array interface of a read-only array, without the mark that DLPack cannot carry; inputs are only read."""
 

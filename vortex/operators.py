@@ -10,6 +10,7 @@ from vortex.axes import Access, Axis, Role
 from vortex.convolution import Conv2d
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import DtypeError, UnknownNameError
+from vortex.reduction import Reduce
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Gemm:
         return np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
 
-Operator = Gemm | Conv2d
-OPERATORS: dict[str, type[Gemm] | type[Conv2d]] = {"gemm": Gemm, "conv2d": Conv2d}
+Operator = Gemm | Conv2d | Reduce
+OPERATORS: dict[str, type[Gemm] | type[Conv2d] | type[Reduce]] = {"gemm": Gemm, "conv2d": Conv2d, "reduce": Reduce}
 
 
 def named(operator: str | Operator) -> Operator:

@@ -16,6 +16,7 @@ from vortex.axes import Role
 from vortex.gpu_hardware import GpuSpec
 from vortex.hardware import HardwareSpec, Level
 from vortex.operators import Operator
+from vortex.reduction import Reduce
 
 
 class Loop(Enum):
@@ -80,6 +81,8 @@ def decompose(operator: Operator, hardware: H) -> RKernel[H]:
 
 def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
     """Spatial axes in parallel at the outermost level, in time below it."""
+    if isinstance(operator, Reduce):
+        return reduction_levels(l0, l1, l2)
 
     def loops(spatial: Loop) -> tuple[tuple[str, Loop], ...]:
         return tuple(
@@ -90,6 +93,23 @@ def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLe
         RLevel(l0, loops(Loop.TEMPORAL_SPATIAL), (Move.REGISTERS,), "multiply-add", (Move.MEMORY,)),
         RLevel(l1, loops(Loop.TEMPORAL_SPATIAL), (Move.NONE, Move.CACHE_BUFFER), "rKernel(L0)", (Move.NONE,)),
         RLevel(l2, loops(Loop.PARALLEL), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
+    )
+
+
+def reduction_levels(l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
+    """A reduction loads nothing into a buffer: each element is used once.
+
+    Chunks of the depth run in parallel at the outermost level too, and a second reduction over their results follows.
+    Below, a few steps of the depth go by for all outputs of a tile before the next few.
+    """
+    kept = ("outer", "inner")
+    parallel = tuple((axis, Loop.PARALLEL) for axis in ("outer", "depth", "inner"))
+    stepwise = (("outer", Loop.TEMPORAL_SPATIAL), ("depth", Loop.TEMPORAL_REDUCTION), ("inner", Loop.TEMPORAL_SPATIAL))
+    whole = (*((axis, Loop.TEMPORAL_SPATIAL) for axis in kept), ("depth", Loop.TEMPORAL_REDUCTION))
+    return (
+        RLevel(l0, whole, (Move.REGISTERS,), "combine", (Move.MEMORY,)),
+        RLevel(l1, stepwise, (Move.NONE,), "rKernel(L0)", (Move.NONE,)),
+        RLevel(l2, parallel, (Move.NONE,), "rKernel(L1), then one over the chunks", (Move.NONE,)),
     )
 
 
