@@ -17,6 +17,7 @@ from vortex.codegen.cpu import dot_shapes, emit_library, emit_objects
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.library import Library
+from vortex.operators import rebuilt, store_of
 from vortex.rkernel import decompose
 
 
@@ -41,15 +42,16 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     """The library `gemm` with these strategies in place of its own. Compiles for some ten seconds."""
     manifest, hardware = gemm.manifest, hardware_of(gemm)
     selector = replace(manifest.selector(), strategies=tuple(strategies))
-    tiles = sieve(decompose(operators.named(manifest.operator), hardware)).register_tiles
+    tiles = sieve(decompose(rebuilt(manifest.operator, manifest.settings), hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     dots = dot_shapes(hardware.instruction(manifest.dtype).registers)
+    store = store_of(rebuilt(manifest.operator, manifest.settings))
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)
         objects = emit_objects(
-            shapes, dots, manifest.lanes, hardware.llvm_cpu, folder, workers, lambda what, share: None
+            shapes, dots, store, manifest.lanes, hardware.llvm_cpu, folder, workers, lambda what, share: None
         )
         started = manifest.rates.call + manifest.rates.thread_start
-        binary = emit_library(selector, objects, hardware.llvm_cpu, folder, started).read_bytes()
+        binary = emit_library(selector, objects, store, hardware.llvm_cpu, folder, started).read_bytes()
     return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))

@@ -12,6 +12,8 @@ import pytest
 import vortex
 from vortex.affinity import cpu_flags
 from vortex.launcher import GemmKernel
+from vortex.operators import Operator
+from vortex.specs import load_spec, what_if
 
 if TYPE_CHECKING:
     from gpu_doubles import StubDriver
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
 LIBRARY: list[Path] = []
 CORES = os.sched_getaffinity(0)
 """That this process may use, before anything of vortex has run."""
+
+
+def compiled(operator: Operator) -> GemmKernel:
+    """A library of this machine with few register tiles, L0 computed: all that is wanted is its results.
+
+    From the cache on disk, if an earlier run of the same sources left it there.
+    """
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    small = {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}
+    kernel = vortex.compile(operator, what_if(load_spec("native"), small))
+    assert isinstance(kernel, GemmKernel)
+    return kernel
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,8 @@ MODULES = (
     "specs",
     # from an operator to strategies and their cost
     "axes",
+    "steps",
+    "epilogue",
     "convolution",
     "winograd",
     "reduction",
@@ -65,6 +67,7 @@ MODULES = (
     "codegen.cpu_winograd",
     "codegen.cpu_load",
     "codegen.cpu_nest",
+    "codegen.cpu_store",
     "codegen.lower",
     "codegen.link",
     "codegen.selector",
@@ -100,6 +103,7 @@ MODULES = (
     "explain",
     "gpu_explain",
     "launcher",
+    "fused",
     "reduction_launcher",
     "gpu_launcher",
     # what users hold

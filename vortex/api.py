@@ -129,6 +129,7 @@ def _write(library: Library[Any] | GpuLibrary, path: Path) -> None:
 
 
 GEMM_LAUNCHER = ("vortex.launcher", "GemmKernel")
+FUSED_LAUNCHER = ("vortex.fused", "FusedGemm")
 LAUNCHERS = {"reduce": ("vortex.reduction_launcher", "ReduceKernel")}
 """Where the callable of an operator on CPUs lives."""
 
@@ -136,7 +137,9 @@ LAUNCHERS = {"reduce": ("vortex.reduction_launcher", "ReduceKernel")}
 def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: bool = False) -> Any:
     """The callable of a library: the launcher of its operator."""
     if isinstance(library, Library):
-        home, launcher = LAUNCHERS.get(library.manifest.operator, GEMM_LAUNCHER)
+        manifest = library.manifest
+        fused = manifest.operator == "gemm" and operators.store_of(operators.rebuilt("gemm", manifest.settings)).needed
+        home, launcher = LAUNCHERS.get(manifest.operator, FUSED_LAUNCHER if fused else GEMM_LAUNCHER)
         return getattr(import_module(home), launcher)(library)
     from vortex.gpu_launcher import GpuGemm
 

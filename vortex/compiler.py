@@ -16,7 +16,7 @@ from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Operator, settings
+from vortex.operators import Operator, settings, store_of
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
@@ -42,9 +42,11 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     dots = dot_shapes(hardware.instruction(operator.dtype).registers)
-    objects = emit_objects(
-        shapes, dots, lanes, hardware.llvm_cpu, folder, workers, lambda what, share: progress(what, 0.05 + 0.6 * share)
-    )
+
+    def emitting(what: str, share: float) -> None:
+        progress(what, 0.05 + 0.6 * share)
+
+    objects = emit_objects(shapes, dots, store_of(operator), lanes, hardware.llvm_cpu, folder, workers, emitting)
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical
@@ -57,7 +59,8 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("analyze")
     progress("linking the library", 0.9)
     selector = Selector(chosen, machine, table, lanes, panel)
-    binary = emit_library(selector, objects, hardware.llvm_cpu, folder, machine.call + machine.thread_start)
+    started = machine.call + machine.thread_start
+    binary = emit_library(selector, objects, store_of(operator), hardware.llvm_cpu, folder, started)
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,

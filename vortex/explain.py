@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vortex.operators import rebuilt, store_of
 from vortex.selector import LaunchPlan, Selector, Shape, ways
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Explanation:
     sieve: dict[str, int]
     basis: str
     hardware: str
+    store: str = ""
+    """What the store stage does to each element, if anything."""
 
     @property
     def gflops(self) -> float:
@@ -72,6 +75,11 @@ class Explanation:
                 f"  {name:<12} {_time(value)}{NOTES.get(name, '')}"
                 for name, value in self.terms.items()
                 if value >= SHOWN_S and name != "total"
+            ),
+            *(
+                [f"store  {self.store}, on tiles that are still in L1 (not priced: all plans do it)"]
+                if self.store
+                else []
             ),
             "runners-up",
         ]
@@ -117,4 +125,5 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         | {"kept by the analyzer": len(manifest.strategies)},
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
+        store=str(store_of(rebuilt(manifest.operator, manifest.settings))),
     )

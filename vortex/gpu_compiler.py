@@ -19,7 +19,7 @@ from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver
-from vortex.errors import CodegenError, DeviceError
+from vortex.errors import CodegenError, DeviceError, OperandError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
@@ -28,7 +28,7 @@ from vortex.gpu_profiler import GpuProfile, block_costs, rates, recording
 from vortex.gpu_selector import ALIGNMENTS, GpuSelector
 from vortex.gpu_sieve import backends
 from vortex.gpu_variety import choose
-from vortex.operators import Operator
+from vortex.operators import Operator, store_of
 from vortex.rkernel import decompose
 
 WORKSPACE_BYTES = 64 << 20
@@ -43,6 +43,12 @@ def compile(
     With `measurable` this machine has the device and L1 is timed on it; otherwise a recorded measurement is replayed,
     or L1 is computed.
     """
+    store = store_of(operator)
+    if store.chain or store.out != operator.storage:
+        raise OperandError(
+            f"{operator.name} for {hardware.name}: its libraries store sums as they are; "
+            f"drop the epilogue ({store.chain}) and out_dtype"
+        )
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()
     rkernel = decompose(operator, hardware)  # top-down: lanes and warps, blocks, the grid

@@ -78,8 +78,8 @@ class GemmKernel:
         self.manifest = library.manifest
         self._identity = library.identity
         module = native_module(library)
-        names = ("gemm", "gemm_packed", "gemm_planned", "pack", "select", "time_selection")
-        self._gemm, self._gemm_packed, self._planned, self._pack, self._select, self._time = (
+        names = ("gemm", "gemm_packed", "gemm_planned", "pack", "readable", "select", "time_selection")
+        self._gemm, self._gemm_packed, self._planned, self._pack, self._readable, self._select, self._time = (
             module.get_function(name) for name in names
         )
         self._threads = Listener(module.get_function("set_threads"))
@@ -159,10 +159,10 @@ class GemmKernel:
         try:
             if few or narrow:
                 # No panels: few columns are best read along k, by the dot family, and those of one panel are rows as
-                # they are, on cache lines. The door looks at b as at the operand of a call without rows.
+                # they are, on cache lines.
                 lines, columns = (n, k) if few else (k, -(-n // lanes) * lanes)
                 data = aligned_zeros(lines * columns).reshape(lines, columns)
-                status = self._gemm(np.empty((0, k), np.float32), exportable(b), np.empty((0, n), np.float32), flags)
+                status = self._readable(exportable(b))
             else:
                 data = aligned_zeros(-(-n // panel) * k * panel)
                 status = self._pack(exportable(b), data, flags)

@@ -41,6 +41,13 @@ REASONS: tuple[Refusal, ...] = (
     (OperandError, "needs scratch memory, and there is none left", "free memory or use fewer threads"),
     (OperandError, "is no packed operand of this library", "pack it again with this library's pack()"),
     NO_PLAN,
+    (OperandError, "comes without the operands of the epilogue", "pass each of them by its keyword"),
+    (
+        ShapeError,
+        "does not fit the output",
+        "pass [n] per column, [m] per row, [m, n] per element",
+    ),
+    (OperandError, "has another element type than sums, so nothing can be added to it", "drop accumulate=True"),
 )
 """In the order of the numbers of runtime/door.c."""
 
@@ -91,9 +98,12 @@ class _Unlocked:
 
 
 def exportable(operand: Any) -> Any:
-    if isinstance(operand, np.ndarray) and not operand.flags.writeable:
-        return np.asarray(_Unlocked(operand))
-    return operand
+    """What DLPack carries: arrays that are not locked, and of bfloat16 the bits."""
+    if not isinstance(operand, np.ndarray):
+        return operand
+    if operand.dtype.name == "bfloat16":
+        operand = operand.view(np.uint16)
+    return operand if operand.flags.writeable else np.asarray(_Unlocked(operand))
 
 
 def refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from vortex import epilogue
 from vortex.axes import Access, Axis, Role
 from vortex.convolution import Conv2d
 from vortex.dtypes import ITEM_BYTES
+from vortex.epilogue import (
+    NOTHING,
+    Epilogue,
+    Store,
+    bias,
+    cast,
+    check_epilogue,
+    clamp,
+    gelu,
+    relu,
+    residual,
+    scale,
+    silu,
+)
 from vortex.errors import DtypeError, UnknownNameError
 from vortex.reduction import Reduce
+
+__all__ = [
+    "OPERATORS", "Conv2d", "Epilogue", "Gemm", "Operator", "bias", "cast", "clamp", "gelu", "named", "rebuilt", "relu",
+    "residual", "scale", "settings", "silu", "store_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,8 +44,13 @@ class Gemm:
     """
 
     dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
+    epilogue: Epilogue = NOTHING
+    """What is done to every element of A B before it is stored; its tensors are keywords of a call."""
+    out_dtype: str | None = None
+    """The element type of C in memory, if not that of the operands; a cast at the end of the epilogue says the same."""
 
     def __post_init__(self) -> None:
+        check_epilogue("Gemm", self.epilogue, self.out_dtype)
         if self.dtype not in ITEM_BYTES:
             raise DtypeError(f"Gemm(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands")
 
@@ -53,6 +79,10 @@ class Gemm:
         """What the operands are in memory: float32 where the multiplier rounds it to tfloat32."""
         return "float32" if self.dtype == "tfloat32" else self.dtype
 
+    @property
+    def store(self) -> Store:
+        return Store(self.epilogue, "float32", self.epilogue.dtype or self.out_dtype or self.storage)
+
     def flops(self, tile: Mapping[str, int]) -> int:
         """Multiplications and additions of one tile (or of the whole shape)."""
         return 2 * tile["m"] * tile["n"] * tile["k"]
@@ -61,11 +91,11 @@ class Gemm:
         """Bytes of every operand that one tile touches, each counted once."""
         return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
 
-    def reference(self, a: Any, b: Any) -> Any:
-        """The operator in NumPy, in float64."""
+    def reference(self, a: Any, b: Any, **operands: Any) -> Any:
+        """The operator in NumPy, in float64 up to a cast; `operands` are those of the epilogue."""
         import numpy as np
 
-        return np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64))
+        return self.epilogue.reference(np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64)), **operands)
 
 
 Operator = Gemm | Conv2d | Reduce
@@ -81,11 +111,21 @@ def named(operator: str | Operator) -> Operator:
     return OPERATORS[operator]()
 
 
+def store_of(operator: Operator) -> Store:
+    """What becomes of the sums of an operator; they are stored as they are where it says nothing of them."""
+    found = getattr(operator, "store", None)
+    return found if isinstance(found, Store) else Store()
+
+
 def settings(operator: Operator) -> dict[str, Any]:
     """The fields of an operator as JSON knows them: what a library remembers."""
-    return asdict(operator)
+    return {
+        field.name: value.settings() if isinstance(value := getattr(operator, field.name), Epilogue) else value
+        for field in dataclasses.fields(operator)
+    }
 
 
 def rebuilt(name: str, fields: Mapping[str, Any]) -> Operator:
     """The operator that a library was built from."""
-    return OPERATORS[name](**fields)
+    chains = {key: epilogue.rebuilt(fields[key]) for key in ("epilogue", "prologue") if key in fields}
+    return OPERATORS[name](**{**fields, **chains})

@@ -16,13 +16,16 @@ from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_nest import PACK_B, STORE_SYMBOL, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_store import STORE_STAGE_SYMBOL, store_stage
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
 from vortex.cost import Strategies
+from vortex.epilogue import Store
 from vortex.errors import CodegenError
 from vortex.selector import Array, Selector, columns_of
+from vortex.steps import PER
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
@@ -46,8 +49,12 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
-def _emit_stages(stages: Sequence[LoadStage], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([nest(stage, lanes) for stage in stages], cpu_target(llvm_cpu), path)
+def _emit_stages(stages: Sequence[tuple[LoadStage, bool]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([nest(stage, lanes, stores) for stage, stores in stages], cpu_target(llvm_cpu), path)
+
+
+def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([store_stage(store, lanes) for store in stores], cpu_target(llvm_cpu), path)
 
 
 def _emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -67,24 +74,27 @@ def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path)
 def emit_objects(
     shapes: Iterable[tuple[int, int]],
     dots: Sequence[tuple[int, int]],
+    store: Store,
     lanes: int,
     llvm_cpu: str,
     folder: Path,
     workers: int,
     progress: Progress,
 ) -> list[Path]:
-    """Objects of the (rows, vectors) micro-kernels for both layouts of A, the L1 nests, load stages and dispatch.
+    """Objects of the (rows, vectors) micro-kernels for both layouts of A, nests, load and store stages, and dispatch.
 
     Compiled by `workers` processes; `progress` is told the share that is done.
     """
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    half = len(STAGES) // 2
+    nests = [(stage, store.needed) for stage in STAGES]
+    half = len(nests) // 2
     tasks: list[tuple[Callable[..., None], Sequence[object]]] = [
         (_emit_rest, tiles),
         (_emit_dots, dots),
-        (_emit_stages, STAGES[:half]),
-        (_emit_stages, STAGES[half:]),
+        (_emit_stages, nests[:half]),
+        (_emit_stages, nests[half:]),
+        *([(_emit_stores, [store])] if store.needed else []),
         *((_emit_kernels, batch) for batch in batches),
     ]
     paths = [folder / f"{emit.__name__.strip('_')}_{index}.o" for index, (emit, _) in enumerate(tasks)]
@@ -110,6 +120,7 @@ def measuring_table(lanes: int) -> str:
             "any const *vx_l0_layouts(void) { return layouts; }",
             "any const *vx_load_stages(void) { return loads; }",
             f"int64_t vx_measured_lanes(void) {{ return {lanes}; }}",
+            f"int32_t {STORE_SYMBOL}(void) {{ return 0; }} /* the nests name it, and none is run */",
             "",
         ]
     )
@@ -131,7 +142,32 @@ def dot_table(registers: int) -> list[str]:
     ]
 
 
-def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, least_parallel: float) -> str:
+ELEMENTS = {
+    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int8": (0, 8), "uint8": (1, 8), "int32": (0, 32)
+}  # fmt: skip
+"""Code and bits of an element type, as DLPack numbers them."""
+
+
+def store_table(store: Store) -> list[str]:
+    """C source of what the store stage takes and gives."""
+    operands = store.chain.operands
+    entries = [f"{{{code}, {bits}, {PER.index(x.per)}}}" for x in operands for code, bits in [ELEMENTS[x.dtype]]]
+    code, bits = ELEMENTS[store.out]
+    signature = "(const void *, void *, int64_t, int64_t, int64_t, int64_t" + ", const void *, int64_t" * 4 + ")"
+    stage = STORE_STAGE_SYMBOL if store.needed else "0"
+    return [
+        f"extern int32_t {STORE_STAGE_SYMBOL}{signature};",
+        f"const vx_epilogue vx_store_stage = {stage};",
+        f"const int32_t vx_apart = {int(store.apart)};",
+        f"const vx_operand vx_out = {{{code}, {bits}, VX_PER_ELEMENT}};",
+        f"const vx_operand vx_operands[VX_EXTRAS] = {{{', '.join(entries) or '{0}'}}};",
+        f"const int64_t vx_operand_count = {len(operands)};",
+    ]
+
+
+def library_table(
+    strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, store: Store, least_parallel: float
+) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes = selector.lanes
     columns = padded_columns(strategies, lanes)
@@ -143,7 +179,8 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
     nests = ", ".join(stage.symbol for stage in STAGES)
     signature = (
         "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
-        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
+        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
+        "int32_t)"
     )
     return "\n".join(
         [
@@ -156,6 +193,7 @@ def library_table(strategies: Strategies, chosen: Sequence[Strategy], selector: 
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
+            *store_table(store),
             *dot_table(round(selector.rates.registers)),
             f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
             "",
@@ -172,7 +210,7 @@ def c_floats(values: Array) -> str:
 
 
 def emit_library(
-    selector: Selector, kernels: Sequence[Path], llvm_cpu: str, folder: Path, least_parallel: float
+    selector: Selector, kernels: Sequence[Path], store: Store, llvm_cpu: str, folder: Path, least_parallel: float
 ) -> Path:
     """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
     strategies = columns_of(selector.strategies, selector.lanes, selector.panel)
@@ -180,10 +218,9 @@ def emit_library(
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
     function = costs(selector.rates, selector.table, padded, selector.lanes)
     compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
-    table.write_text(library_table(strategies, selector.strategies, selector, least_parallel))
-    sources = [
-        RUNTIME / name for name in ("threads.c", "scratch.c", "split.c", "execute.c", "dot.c", "select.c", "door.c")
-    ]
+    table.write_text(library_table(strategies, selector.strategies, selector, store, least_parallel))
+    parts = ("threads", "scratch", "store", "split", "execute", "dot", "select", "door")
+    sources = [RUNTIME / f"{name}.c" for name in parts]
     headers = Path(tvm_ffi.libinfo.find_include_path())
     link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}"])
     return library

@@ -63,10 +63,16 @@ def fetch(address: tvm.ir.Call, write: int) -> tvm.ir.Call:
     return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(3), T.int32(1))
 
 
-def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
+STORE_SYMBOL = "vortex_store"
+"""The store stage, `runtime/store.c`."""
+
+
+def nest(stage: LoadStage, lanes: int, stores: bool = False) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
     B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
+    With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
+    is not 0; where it is 2, C is one register tile that all take turns in.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -94,6 +100,8 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
         rows: T.int64,
         vectors: T.int64,
         accumulate: T.int32,
+        store: T.handle,
+        finish: T.int32,
     ):
         T.func_attr({"global_symbol": stage.symbol})
         A = T.match_buffer(a, (m * lda,), "float32", align=4)
@@ -194,6 +202,9 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
                                     T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
+                        place: T.let[T.int64] = (
+                            T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
+                        )
                         T.evaluate(
                             T.call_extern(
                                 "int32",
@@ -208,7 +219,7 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                     if pack_b
                                     else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
                                 ),
-                                T.address_of(C[(i0 + i) * ldc + j]),
+                                T.address_of(C[place]),
                                 kb,
                                 step,
                                 width if pack_b else ldb,
@@ -217,5 +228,20 @@ def nest(stage: LoadStage, lanes: int) -> tirx.PrimFunc:
                                 add,
                             )
                         )
+                        if stores:  # noqa: SIM102
+                            if finish != 0 and p0 + kb == k:
+                                T.evaluate(
+                                    T.call_extern(
+                                        "int32",
+                                        STORE_SYMBOL,
+                                        store,
+                                        T.address_of(C[place]),
+                                        ldc,
+                                        i0 + i,
+                                        j,
+                                        height,
+                                        wide,
+                                    )
+                                )
 
     return l1

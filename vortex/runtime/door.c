@@ -7,7 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define REFUSE(reason, operand) ((reason) | (operand) << 8)
-enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2 };
+enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
 /* Mirrored by launcher.REASONS. */
@@ -23,13 +23,17 @@ enum {
   OVERLAPS,
   OUT_OF_MEMORY,
   BAD_PACKED,
-  BAD_PLAN
+  BAD_PLAN,
+  BAD_EXTRAS,
+  BAD_EXTRA_SHAPE,
+  NO_SUMS
 };
+static const vx_operand FLOATS = {kDLFloat, 32, VX_PER_ELEMENT};
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
 typedef struct {
-  float *data;
-  int64_t rows, columns, stride;
+  char *data;
+  int64_t rows, columns, stride, item_bytes;
   int is_transposed; /* the tensor was column-major, so lines are its columns */
 } matrix;
 
@@ -39,21 +43,29 @@ static const DLTensor *tensor_of(const TVMFFIAny *value) {
   return NULL;
 }
 
-static int read_floats(const TVMFFIAny *value, int operand, int rank, const DLTensor **tensor, float **data) {
+/* bfloat16 may also come as the uint16 it is in memory: NumPy has no such type. */
+static int is_of(const DLTensor *t, const vx_operand *type) {
+  int as_bits = type->code == kDLBfloat && t->dtype.code == kDLUInt;
+  return (t->dtype.code == type->code || as_bits) && t->dtype.bits == type->bits && t->dtype.lanes == 1;
+}
+
+static int read_elements(const TVMFFIAny *value, int operand, int rank, const vx_operand *type, const DLTensor **tensor,
+                         char **data) {
   const DLTensor *t = tensor_of(value);
   if (!t) return REFUSE(NOT_A_TENSOR, operand);
   if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
   if (t->ndim != rank) return REFUSE(BAD_RANK, operand);
-  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
+  if (!is_of(t, type)) return REFUSE(BAD_DTYPE, operand);
   *tensor = t;
-  *data = (float *)((char *)t->data + t->byte_offset);
-  return (uintptr_t)*data % sizeof(float) ? REFUSE(MISALIGNED, operand) : 0;
+  *data = (char *)t->data + t->byte_offset;
+  return (uintptr_t)*data % (type->bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
 }
 
-static int read_matrix(const TVMFFIAny *value, int operand, matrix *out) {
+static int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
   const DLTensor *t;
-  int refused = read_floats(value, operand, 2, &t, &out->data);
+  int refused = read_elements(value, operand, 2, type, &t, &out->data);
   if (refused) return refused;
+  out->item_bytes = type->bits / 8;
   int64_t r = t->shape[0], c = t->shape[1];
   int64_t down = t->strides ? t->strides[0] : c, along = t->strides ? t->strides[1] : 1;
   int empty = r == 0 || c == 0;
@@ -74,36 +86,67 @@ static int read_matrix(const TVMFFIAny *value, int operand, matrix *out) {
   return REFUSE(BAD_STRIDES, operand);
 }
 
-/* Whether some element belongs to both. Exact for equal strides; otherwise two ranges that meet count as overlapping. */
+/* Whether some element belongs to both. Exact for equal strides of equal elements; otherwise two ranges that meet count as
+ * overlapping. */
 static int overlap(const matrix *x, const matrix *y) {
   if (!x->rows || !x->columns || !y->rows || !y->columns) return 0;
-  const float *x_end = x->data + (x->rows - 1) * x->stride + x->columns;
-  const float *y_end = y->data + (y->rows - 1) * y->stride + y->columns;
+  const char *x_end = x->data + ((x->rows - 1) * x->stride + x->columns) * x->item_bytes;
+  const char *y_end = y->data + ((y->rows - 1) * y->stride + y->columns) * y->item_bytes;
   if (x_end <= y->data || y_end <= x->data) return 0;
-  if (x->stride != y->stride) return 1;
-  int64_t apart = (x->data - y->data) % x->stride;
+  if (x->stride != y->stride || x->item_bytes != y->item_bytes) return 1;
+  int64_t apart = (x->data - y->data) / x->item_bytes % x->stride;
   if (apart < 0) apart += x->stride;
   return !(apart >= y->columns && apart + x->columns <= x->stride);
 }
 
-/* Fill a call from its operands; `packed` is NULL or the packed operand, whose logical extents are n and k. */
-static int open_call(const TVMFFIAny *args, int64_t flags, int packed, int64_t n, int64_t k, vx_call *call) {
+/* The operands of the store stage, `count` of them in its order, of a call whose extents and output are known. */
+static int read_extras(const TVMFFIAny *args, int64_t count, const matrix *out, vx_call *call) {
+  if (count != vx_operand_count) return REFUSE(BAD_EXTRAS, OPERAND_OUT);
+  for (int64_t x = 0; x < count; x++) {
+    const vx_operand *type = &vx_operands[x];
+    int operand = OPERAND_EXTRA + (int)x, refused;
+    matrix given;
+    if (type->per == VX_PER_ELEMENT) {
+      if ((refused = read_matrix(&args[x], operand, type, &given))) return refused;
+      if (given.is_transposed) return REFUSE(BAD_STRIDES, operand);
+      if (given.rows != call->m || given.columns != call->n) return REFUSE(BAD_EXTRA_SHAPE, operand);
+      call->extras[x] = (vx_extra){given.data, given.stride, 1};
+    } else {
+      const DLTensor *t;
+      int64_t extent = type->per == VX_PER_ROW ? call->m : call->n;
+      if ((refused = read_elements(&args[x], operand, 1, type, &t, &given.data))) return refused;
+      if (t->shape[0] != extent) return REFUSE(BAD_EXTRA_SHAPE, operand);
+      if (extent > 1 && t->strides && t->strides[0] != 1) return REFUSE(BAD_STRIDES, operand);
+      given = (matrix){given.data, 1, extent, extent > 0 ? extent : 1, type->bits / 8, 0};
+      call->extras[x] = (vx_extra){given.data, type->per == VX_PER_ROW, type->per == VX_PER_COLUMN};
+    }
+    if (overlap(out, &given)) return REFUSE(OVERLAPS, operand);
+  }
+  for (int64_t x = count; x < VX_EXTRAS; x++) call->extras[x] = (vx_extra){0};
+  return 0;
+}
+
+/* Fill a call from its operands and the `extras` behind them; a packed operand has the logical extents n and k. */
+static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, int64_t flags, int packed, int64_t n,
+                     int64_t k, vx_call *call) {
   matrix a, b, c;
   int refused;
-  if ((refused = read_matrix(&args[0], OPERAND_A, &a)) || (refused = read_matrix(&args[2], OPERAND_OUT, &c))) return refused;
+  if ((refused = read_matrix(&args[0], OPERAND_A, &FLOATS, &a)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
+    return refused;
+  if (vx_apart && flags & ACCUMULATE) return REFUSE(NO_SUMS, OPERAND_OUT);
   int col_a = !!(flags & TRANSPOSE_A) ^ a.is_transposed, col_b = 0;
   call->m = col_a ? a.columns : a.rows;
   call->k = col_a ? a.rows : a.columns;
   if (packed) {
     const DLTensor *t;
-    if ((refused = read_floats(&args[1], OPERAND_B, 1, &t, &b.data))) return refused;
+    if ((refused = read_elements(&args[1], OPERAND_B, 1, &FLOATS, &t, &b.data))) return refused;
     int64_t panels = (n + vx_panel - 1) / vx_panel;
     if (t->shape[0] != panels * k * vx_panel) return REFUSE(BAD_PACKED, OPERAND_B);
-    b = (matrix){b.data, 1, t->shape[0], t->shape[0] > 0 ? t->shape[0] : 1, 0};
+    b = (matrix){b.data, 1, t->shape[0], t->shape[0] > 0 ? t->shape[0] : 1, sizeof(float), 0};
     call->n = n;
     if (k != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   } else {
-    if ((refused = read_matrix(&args[1], OPERAND_B, &b))) return refused;
+    if ((refused = read_matrix(&args[1], OPERAND_B, &FLOATS, &b))) return refused;
     col_b = !!(flags & TRANSPOSE_B) ^ b.is_transposed;
     call->n = col_b ? b.rows : b.columns;
     if ((col_b ? b.columns : b.rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
@@ -112,9 +155,10 @@ static int open_call(const TVMFFIAny *args, int64_t flags, int packed, int64_t n
   if (c.rows != call->m || c.columns != call->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   if (overlap(&c, &a)) return REFUSE(OVERLAPS, OPERAND_A);
   if (overlap(&c, &b)) return REFUSE(OVERLAPS, OPERAND_B);
-  call->a = a.data;
-  call->b = b.data;
-  call->c = c.data;
+  if ((refused = read_extras(extras, count, &c, call))) return refused;
+  call->a = (const float *)a.data;
+  call->b = (const float *)b.data;
+  call->c = (float *)c.data;
   call->lda = a.stride;
   call->ldb = packed ? vx_panel : b.stride;
   call->ldc = c.stride;
@@ -139,29 +183,30 @@ static int answer(TVMFFIAny *result, int64_t value) {
   return 0;
 }
 
-/* gemm(a, b, out, flags) */
+/* gemm(a, b, out, flags, extras...) */
 EXPORT int __tvm_ffi_gemm(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  int refused = open_call(args, args[3].v_int64, 0, 0, 0, &call);
+  int refused = open_call(args, args + 4, count - 4, args[3].v_int64, 0, 0, 0, &call);
   if (refused) return answer(result, refused);
   vx_plan plan = vx_select(&call, vx_get_threads());
   return answer(result, run(&call, &plan));
 }
 
-/* gemm_packed(a, packed, out, flags, n, k) */
+/* gemm_packed(a, packed, out, flags, n, k, extras...) */
 EXPORT int __tvm_ffi_gemm_packed(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  int refused = open_call(args, args[3].v_int64, 1, args[4].v_int64, args[5].v_int64, &call);
+  int refused = open_call(args, args + 6, count - 6, args[3].v_int64, 1, args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
   vx_plan plan = vx_select(&call, vx_get_threads());
   return answer(result, run(&call, &plan));
 }
 
-/* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits): what the oracle of the evaluation calls. */
+/* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits, extras...): what the oracle of the
+ * evaluation calls. */
 EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
   vx_plan plan = {args[7].v_int64, args[8].v_int64, args[9].v_int64, args[10].v_int64, vx_get_threads()};
-  int refused = open_call(args, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
+  int refused = open_call(args, args + 11, count - 11, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
   if (plan.strategy < 0 || plan.strategy >= vx_strategy_count || plan.grid_m < 1 || plan.grid_n < 1 || plan.splits < 1 || plan.splits > MOST_SPLITS)
     return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
@@ -172,26 +217,35 @@ EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t cou
   return answer(result, run(&call, &plan));
 }
 
+/* readable(b): whether a call would take it. */
+EXPORT int __tvm_ffi_readable(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  matrix b;
+  return answer(result, read_matrix(&args[0], OPERAND_B, &FLOATS, &b));
+}
+
 /* pack(b, target, flags): panels of vx_panel columns, each k lines; columns past the last are left as they are. */
 EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   matrix b;
   const DLTensor *t;
-  float *target;
+  char *room;
   int refused;
-  if ((refused = read_matrix(&args[0], OPERAND_B, &b)) || (refused = read_floats(&args[1], OPERAND_OUT, 1, &t, &target)))
+  if ((refused = read_matrix(&args[0], OPERAND_B, &FLOATS, &b)) ||
+      (refused = read_elements(&args[1], OPERAND_OUT, 1, &FLOATS, &t, &room)))
     return answer(result, refused);
+  const float *source = (const float *)b.data;
+  float *target = (float *)room;
   int col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
   int64_t n = col_b ? b.rows : b.columns, k = col_b ? b.columns : b.rows;
   if (t->shape[0] != (n + vx_panel - 1) / vx_panel * k * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
   int64_t whole = col_b ? 0 : n / vx_panel;
   for (int64_t i = 0; i < k && whole; i++)
-    vortex_copy(b.data + i * b.stride, target + i * vx_panel, whole, vx_panel, vx_panel, vx_panel * k);
+    vortex_copy(source + i * b.stride, target + i * vx_panel, whole, vx_panel, vx_panel, vx_panel * k);
   for (int64_t first = whole * vx_panel; first < n; first += vx_panel) {
     int64_t width = n - first < vx_panel ? n - first : vx_panel;
     if (col_b)
-      vortex_transpose(b.data + first * b.stride, target + first * k, k, width, b.stride, vx_panel);
+      vortex_transpose(source + first * b.stride, target + first * k, k, width, b.stride, vx_panel);
     else
-      vortex_copy(b.data + first, target + first * k, k, width, b.stride, vx_panel);
+      vortex_copy(source + first, target + first * k, k, width, b.stride, vx_panel);
   }
   return answer(result, 0);
 }

@@ -6,6 +6,8 @@
 #define AHEAD 1024
 #define SHORT 2048
 #define FIRST 128
+/* Tiles whose sums a store stage finishes together. */
+#define TILES 8
 
 typedef struct {
   const vx_call *call;
@@ -25,24 +27,50 @@ int64_t vx_dot_columns(const vx_call *call) {
   return vx_dot_rows[columns] ? columns : 0;
 }
 
+/* Sums of a part of k for the rows `row` to `end`; the first goes to `c`. */
+static void run_rows(const job *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
+                     int64_t column_stride) {
+  const float *x = work->x + part->first, *y = work->y + part->first;
+  int64_t tallest = vx_dot_rows[work->columns], ahead = part->depth < FIRST ? part->depth : FIRST;
+  int dense = work->ldx == part->depth && part->depth <= SHORT;
+  while (row < end) {
+    int64_t height = end - row < tallest ? end - row : tallest;
+    /* A new row is a new stream to the hardware: ask for the first lines of the next tile's before they are needed. */
+    for (int64_t k = 0; dense && k < height * part->depth; k += LINE) __builtin_prefetch(x + row * work->ldx + AHEAD + k);
+    for (int64_t r = row + height; !dense && r < row + height + tallest && r < end; r++)
+      for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(x + r * work->ldx + k);
+    vx_dots[work->columns][height](x + row * work->ldx, y, c, part->depth, work->ldx, work->ldy, row_stride, column_stride,
+                                   part->accumulate);
+    row += height;
+    c += height * row_stride;
+  }
+}
+
 static void run_task(void *context, int64_t index) {
   const job *work = context;
   int64_t row = index % work->blocks * work->rows_per_task, end = row + work->rows_per_task;
   vx_part part = vx_part_of(work->call, work->parts, work->splits, index / work->blocks);
   int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
-  const float *x = work->x + part.first, *y = work->y + part.first;
   if (end > work->rows) end = work->rows;
-  int64_t tallest = vx_dot_rows[work->columns], ahead = part.depth < FIRST ? part.depth : FIRST;
-  int dense = work->ldx == part.depth && part.depth <= SHORT;
-  while (row < end) {
-    int64_t height = end - row < tallest ? end - row : tallest;
-    /* A new row is a new stream to the hardware: ask for the first lines of the next tile's before they are needed. */
-    for (int64_t k = 0; dense && k < height * part.depth; k += LINE) __builtin_prefetch(x + row * work->ldx + AHEAD + k);
-    for (int64_t r = row + height; !dense && r < row + height + tallest && r < end; r++)
-      for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(x + r * work->ldx + k);
-    vx_dots[work->columns][height](x + row * work->ldx, y, part.c + row * row_stride, part.depth, work->ldx, work->ldy,
-                                   row_stride, column_stride, part.accumulate);
-    row += height;
+  if (!vx_store_stage || work->splits > 1) {
+    run_rows(work, &part, row, end, part.c + row * row_stride, row_stride, column_stride);
+    return;
+  }
+  float apart[TILES * 8 * VX_DOT_MOST];
+  int64_t chunk = TILES * vx_dot_rows[work->columns];
+  vx_store store = vx_store_of(work->call);
+  if (vx_apart) {
+    row_stride = work->over_b ? 1 : work->columns;
+    column_stride = work->over_b ? chunk : 1;
+  }
+  for (; row < end; row += chunk) {
+    int64_t stop = end - row < chunk ? end : row + chunk;
+    float *c = vx_apart ? apart : part.c + row * row_stride;
+    run_rows(work, &part, row, stop, c, row_stride, column_stride);
+    if (work->over_b)
+      vortex_store(&store, c, column_stride, 0, row, work->columns, stop - row);
+    else
+      vortex_store(&store, c, row_stride, row, 0, stop - row, work->columns);
   }
 }
 

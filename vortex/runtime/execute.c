@@ -17,9 +17,10 @@ static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* One L1 nest over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart. */
+/* One L1 nest over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
+ * `store` is seen from that row and from column 0. */
 static void run_nest(const job *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
-                     int64_t column, int64_t end, float *c, int64_t ldc) {
+                     int64_t column, int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes;
@@ -27,7 +28,19 @@ static void run_nest(const job *work, const vx_part *part, float *scratch, int64
              call->b + (call->transpose_b ? part->first : part->first * call->ldb), c - column, scratch,
              scratch + a_floats, m, column, end, part->depth, call->lda, call->ldb, ldc, call->panel, call->panel_stride,
              smaller(s->tile_m, m), smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors,
-             part->accumulate);
+             part->accumulate, store, finish);
+}
+
+/* The store stage for rows `first` to `end` of C, columns `column` on, whose sums lie turned over in `tile`: a few rows at a
+ * time, so that they are still in L1. `apart` has room for them where the output cannot keep sums. */
+static void store_turned(const vx_call *call, const vx_store *store, const float *tile, int64_t stride, int64_t first,
+                         int64_t end, int64_t column, int64_t columns, float *apart) {
+  for (int64_t row = first; row < end; row += vx_lanes) {
+    int64_t rows = smaller(vx_lanes, end - row), ldc = vx_apart ? columns + vx_lanes : call->ldc;
+    float *c = vx_apart ? apart : call->c + row * call->ldc + column;
+    vortex_transpose(tile + row - first, c, rows, columns, stride, ldc);
+    vortex_store(store, c, ldc, row, column, rows, columns);
+  }
 }
 
 static void run_task(void *context, int64_t index) {
@@ -43,27 +56,46 @@ static void run_task(void *context, int64_t index) {
   int64_t tile_m = smaller(s->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
   int64_t a_floats = s->pack_a ? rounded((tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
   int64_t b_floats = s->pack_b ? (work->tile_k + 1) * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
+  /* Of several parts, sums are finished when they are added up. */
+  int stores = vx_store_stage && work->splits == 1, apart = vx_apart && stores;
+  int32_t finish = stores ? VX_STORE_TILES : VX_STORE_NOTHING;
+  if (apart && !s->swap) {
+    finish = work->tile_k < call->k ? VX_STORE_TILES : VX_STORE_ONE_TILE;
+    c_floats = finish == VX_STORE_TILES ? m * (tile_n + vx_lanes) : s->rows * width;
+  }
+  int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;
   float *scratch = NULL;
   if (a_floats + b_floats + c_floats > 0) {
-    scratch = vx_scratch((size_t)(a_floats + b_floats + c_floats) * sizeof(float));
+    scratch = vx_scratch((size_t)(a_floats + b_floats + c_floats + turned_floats) * sizeof(float));
     if (!scratch) {
       atomic_store(&work->out_of_memory, 1);
       return;
     }
   }
+  float *tile = scratch + a_floats + b_floats;
+  int64_t stride = tile_n + vx_lanes;
+  vx_store whole = vx_store_of(call);
   if (!s->swap) {
-    run_nest(work, &part, scratch, a_floats, row, m, column, end, part.c + row * part.ldc + column, part.ldc);
+    vx_store store = vx_store_from(&whole, row, 0);
+    if (!apart)
+      run_nest(work, &part, scratch, a_floats, row, m, column, end, part.c + row * part.ldc + column, part.ldc, &store, finish);
+    else if (finish == VX_STORE_ONE_TILE)
+      run_nest(work, &part, scratch, a_floats, row, m, column, end, tile, width, &store, finish);
+    else /* partial sums of one strip of columns at a time */
+      for (; column < end; column += tile_n)
+        run_nest(work, &part, scratch, a_floats, row, m, column, smaller(column + tile_n, end), tile, stride, &store, finish);
     return;
   }
   /* The product was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. */
-  float *tile = scratch + a_floats + b_floats;
-  int64_t stride = tile_n + vx_lanes;
   for (; column < end; column += tile_n) {
     int64_t stop = smaller(column + tile_n, end);
     float *target = part.c + column * part.ldc + row;
     if (part.accumulate) vortex_transpose(target, tile, m, stop - column, part.ldc, stride);
-    run_nest(work, &part, scratch, a_floats, row, m, column, stop, tile, stride);
-    vortex_transpose(tile, target, stop - column, m, stride, part.ldc);
+    run_nest(work, &part, scratch, a_floats, row, m, column, stop, tile, stride, &whole, VX_STORE_NOTHING);
+    if (stores)
+      store_turned(call, &whole, tile, stride, column, stop, row, m, tile + c_floats);
+    else
+      vortex_transpose(tile, target, stop - column, m, stride, part.ldc);
   }
 }
 

@@ -21,12 +21,28 @@ typedef struct {
   int64_t workers; /* threads that share the tasks */
 } vx_plan;
 
-/* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. */
+/* An operand of the store stage. Strides in elements; 0 along an axis that it is broadcast over. */
+#define VX_EXTRAS 4
+typedef struct {
+  const void *data;
+  int64_t row_stride, column_stride;
+} vx_extra;
+
+/* Where a store stage writes and what it reads: `out` and the extras are those of row 0 and column 0. */
+typedef struct {
+  void *out;
+  int64_t row_stride;
+  vx_extra extras[VX_EXTRAS];
+} vx_store;
+
+/* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
+ * type of the output, which is not that of the sums where vx_apart is 1. */
 typedef struct {
   const float *a, *b;
   float *c;
   int64_t m, n, k, lda, ldb, ldc, panel, panel_stride;
   int32_t transpose_a, transpose_b, packed, accumulate;
+  vx_extra extras[VX_EXTRAS];
 } vx_call;
 
 /* One convolution, already checked: y[pixel, filter] = sum over taps and channels of x[pixel + tap, channel] w.
@@ -38,12 +54,16 @@ typedef struct {
   int64_t batch, height, width, channels, filters, kernel_h, kernel_w, out_h, out_w;
   int64_t stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w, groups;
   int64_t x_stride[4], y_stride[4];
+  vx_extra extras[VX_EXTRAS];
 } vx_conv;
+
+/* When a nest runs the store stage: never, after the last step of k, or then on one register tile that all tiles share. */
+enum { VX_STORE_NOTHING = 0, VX_STORE_TILES, VX_STORE_ONE_TILE };
 
 typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
                            int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
                            int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
-                           int64_t vectors, int32_t accumulate);
+                           int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish);
 
 /* Generated with the library: the strategies and the L1 nests by [A is col][rows first][A copied][B: none, copy, transpose]. */
 extern const vx_strategy vx_strategies[];
@@ -69,6 +89,21 @@ void vortex_costs(const float *strategies, const float *slopes, float *totals, f
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
                   float grid_m, float grid_n, float splits, float active, float batch, float items_a, float items_b);
 
+/* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
+typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t columns, int64_t ldc, int64_t ldo,
+                               const void *x0, int64_t stride0, const void *x1, int64_t stride1, const void *x2,
+                               int64_t stride2, const void *x3, int64_t stride3);
+extern const vx_epilogue vx_store_stage;
+extern const int32_t vx_apart; /* the output has another element type than the sums, which are kept in scratch */
+
+/* What the store stage takes and gives: element types as DLPack numbers them, and what an extra is indexed by. */
+enum { VX_PER_COLUMN = 0, VX_PER_ROW, VX_PER_ELEMENT };
+typedef struct {
+  int32_t code, bits, per;
+} vx_operand;
+extern const vx_operand vx_out, vx_operands[VX_EXTRAS];
+extern const int64_t vx_operand_count;
+
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                     int64_t target_stride);
@@ -85,12 +120,20 @@ void vx_parallel(void (*task)(void *context, int64_t index), void *context, int6
 void vx_set_threads(int64_t count);
 int64_t vx_get_threads(void);
 
+/* store.c: what the store stage of `call` needs, and the same seen from another first row and column; then the stage itself
+ * on rows x columns of finished sums that lie at `c`, `ldc` elements apart, and belong to that place of the output. */
+vx_store vx_store_of(const vx_call *call);
+vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column);
+int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows,
+                     int64_t columns);
+
 /* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. The second kind is for
  * what the caller's tasks share. */
 void *vx_scratch(size_t bytes);
 void *vx_shared_scratch(size_t bytes);
 
-/* split.c: a reduction in parts. The first goes to C itself, each further one to a dense matrix of its own. */
+/* split.c: a reduction in parts. The first goes to C itself, if that can keep sums, each further one to a dense matrix of its own.
+ * The store stage runs when they are added up. */
 typedef struct {
   int64_t first, depth; /* of k */
   float *c;
@@ -98,9 +141,9 @@ typedef struct {
   int32_t accumulate;
 } vx_part;
 int64_t vx_part_depth(int64_t k, int64_t splits);
-float *vx_parts(const vx_call *call, int64_t splits); /* of the further parts, shared scratch; NULL when memory is out */
+float *vx_parts(const vx_call *call, int64_t splits); /* of those that do not go to C, shared scratch; NULL when memory is out */
 vx_part vx_part_of(const vx_call *call, float *parts, int64_t splits, int64_t index);
-void vx_add_parts(const vx_call *call, const float *parts, int64_t splits);
+void vx_add_parts(const vx_call *call, float *parts, int64_t splits);
 
 /* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute. */
 int64_t vx_dot_columns(const vx_call *call);

@@ -1,0 +1,149 @@
+"""The callable of a library whose store stage does more than store: GEMM with an epilogue, or another output type."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from vortex import operators
+from vortex.errors import DtypeError, OperandError, UnknownNameError, VortexError
+from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
+from vortex.library import Library
+from vortex.operands import OPERANDS, REASONS, UNREADABLE, PackedOperand, described, exportable, refuse_gradients
+from vortex.selector import LaunchPlan
+from vortex.steps import Operand
+
+WRONG_DTYPE = 3
+SHAPES = {"column": "[n]", "row": "[m]", "element": "[m, n]"}
+
+
+class FusedGemm(GemmKernel):
+    """out = epilogue(A B) for any shape: see `__call__`. Safe to call from several threads at once."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library)
+        self._store = operators.store_of(operators.rebuilt(self.manifest.operator, self.manifest.settings))
+        self._extras = self._store.chain.operands
+        self._names = tuple(operand.name for operand in self._extras)
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        accumulate: bool = False,
+        **operands: Any,
+    ) -> Any:
+        """out = epilogue(op(a) op(b)); `a`, `b` and the flags as for a plain product.
+
+        `operands` are the tensors that the epilogue names: contiguous [n] per column, [m] per row, [m, n] per element
+        (rows any distance apart), none of which may overlap `out`. With `accumulate` the product is added to `out`
+        before the epilogue; that needs an output of the sums' own type. Integers and bfloat16 of `out` in NumPy:
+        int8, uint8, int32, and uint16 or ml_dtypes for bfloat16. Raises as a plain product does.
+        """
+        extras = self._in_order(operands)
+        if out is None:
+            if accumulate:
+                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
+            out = self._allocate(a, b, transpose_a, transpose_b)
+        flags = TRANSPOSE_A * transpose_a + TRANSPOSE_B * transpose_b + ACCUMULATE * accumulate
+        data, run = b, self._gemm
+        sizes: tuple[int, ...] = ()
+        if type(b) is PackedOperand:
+            data, flags, sizes = self._laid_out(b, flags)
+            run = self._gemm_packed if sizes else self._gemm
+        return self._stored(run, (a, data, out, flags, *sizes), extras, (a, b, out))
+
+    def run(
+        self,
+        plan: LaunchPlan,
+        a: Any,
+        b: Any,
+        out: Any,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        **operands: Any,
+    ) -> Any:
+        """Run a given plan instead of the selected one; same operands as a call."""
+        extras = self._in_order(operands)
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
+        data, sizes = b, tuple[int, ...]()
+        if type(b) is PackedOperand:
+            data, flags, sizes = self._laid_out(b, flags)
+        planned = (*(sizes or (0, 0)), int(bool(sizes)), plan.index, plan.grid.m, plan.grid.n, plan.grid.k)
+        return self._stored(self._planned, (a, data, out, flags, *planned), extras, (a, b, out))
+
+    def _stored(self, run: Any, arguments: tuple[Any, ...], extras: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """Call the native door and return the output."""
+        a, b, out = given
+        refuse_gradients(a, out, *extras, names=("a", "out", *self._names))
+        if type(b) is not PackedOperand:
+            refuse_gradients(b, names=("b",))
+        if isinstance(out, np.ndarray) and not out.flags.writeable:
+            raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
+        try:
+            status = run(*map(exportable, arguments), *map(exportable, extras))
+        except UNREADABLE as error:
+            named = zip((*OPERANDS, *self._names), (*given, *extras), strict=True)
+            told = ", ".join(f"{name} {described(operand)}" for name, operand in named)
+            raise DtypeError(f"an operand cannot be read ({error}); given {told}; expected dense tensors") from error
+        if status:
+            raise self._told(status, given, extras)
+        return out
+
+    def _in_order(self, operands: dict[str, Any]) -> tuple[Any, ...]:
+        """The operands of the epilogue in the order of its steps; refuses missing and unknown ones."""
+        unknown = sorted(operands.keys() - set(self._names))
+        missing = [operand for operand in self._extras if operand.name not in operands]
+        if unknown or missing:
+            expected = ", ".join(f"{x.name} {SHAPES[x.per]} {x.dtype}" for x in self._extras) or "none"
+            what = f"unknown operand {unknown[0]!r}" if unknown else f"{missing[0].name} is missing"
+            raise UnknownNameError(f"{what}; the epilogue ({self._store.chain}) expects {expected}; pass just these")
+        return tuple(operands[name] for name in self._names)
+
+    def _laid_out(self, b: PackedOperand, flags: int) -> tuple[Any, int, tuple[int, ...]]:
+        """The memory of a packed operand, the flags for it, and its extents if it lies in panels."""
+        if b.identity != self._identity:
+            raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
+        if flags & TRANSPOSE_B:
+            raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
+        sizes = () if b.data.ndim == 2 else (b.n, b.k)
+        return b.data, flags | TRANSPOSE_B * b.transposed, sizes
+
+    def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+        """An uninitialized result of the kind of `a`, in the element type of the output."""
+        wanted = self._store.out
+        if wanted == "float32":
+            return super()._allocate(a, b, transpose_a, transpose_b)
+        m = a.shape[1 if transpose_a else 0]
+        n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(a, torch.Tensor):
+            return a.new_empty((m, n), dtype=getattr(torch, wanted))
+        if wanted == "bfloat16":
+            raise DtypeError("out would be bfloat16, which NumPy does not know; pass out= of uint16 or of ml_dtypes")
+        return np.empty((m, n), wanted)
+
+    def _told(self, status: int, given: tuple[Any, ...], extras: tuple[Any, ...]) -> VortexError:
+        """A refusal of the native door in words."""
+        kind, problem, remedy = REASONS[(status & 0xFF) - 1]
+        place, names, values = status >> 8, (*OPERANDS, *self._names), (*given, *extras)
+        if status & 0xFF == WRONG_DTYPE:
+            remedy = f"{names[place]} is {self._dtypes[place]} in this library; cast the operand"
+        shapes = ", ".join(f"{name} {described(value)}" for name, value in zip(names, values, strict=True))
+        return kind(f"{names[place]} ({described(values[place])}) {problem}; given {shapes}; {remedy}")
+
+    @property
+    def _dtypes(self) -> tuple[str, ...]:
+        return ("float32", "float32", self._store.out, *(operand.dtype for operand in self._extras))
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The tensors that a call must bring, in the order of the epilogue."""
+        return self._extras
