@@ -122,6 +122,8 @@ class Cost:
 EPSILON = 1e-4
 """Keeps a quotient by a rounded reciprocal from crossing the next integer; extents up to 10^4 tiles stay exact."""
 NEVER = 1e30
+LONG_ROW = 512.0
+"""Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 FLOAT = 4.0
 
 
@@ -198,7 +200,8 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value, waves
     fold = rows * columns * 10.0 * rates.multiply_add
     compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
     short = FLOAT * columns * k
-    again = tiles * reading(ops, rates, short, short, short * rates.l2_byte, short * source)
+    # What streams past the short side takes half of L1.
+    again = tiles * reading(ops, rates, 2.0 * short, short, short * rates.l2_byte, short * source)
     load = ops.name("dot_load", FLOAT * share * k * source + again)
     turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
     once = compute + exposed(ops, load, compute)
@@ -275,7 +278,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
     unforeseen = ops.most(jumps_a, leaps) + far_rows
     first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
-    exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one)
+    gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
+    pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
+    exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one) + pieces
     jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
     first_b = ops.name("first_b", ops.most(bytes_b * scattered, panels * jumps * issued))
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))

@@ -201,10 +201,12 @@ class Effects:
     """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float = 0.75
+    unfollowed: float = 0.2
     """Share of the latency of lines in further rows of A that is seen."""
     leap: float = 0.15
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
+    piece: float = 0.1
+    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
     visit: float = 0.2
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
@@ -262,6 +264,7 @@ def rates(spec: HardwareSpec, profile: Profile) -> Rates:
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
         leap=EFFECTS.leap,
+        piece=EFFECTS.piece,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         dot_load=EFFECTS.dot_load,

@@ -67,6 +67,8 @@ class Rates:
     """Share of the latency of lines in further rows of A that is seen."""
     leap: float
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
+    piece: float
+    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
