@@ -104,6 +104,9 @@ MODULES = (
     "gpu_explain",
     "launcher",
     "fused",
+    "batch_operands",
+    "batch_launcher",
+    "grouped_launcher",
     "reduction_launcher",
     "gpu_launcher",
     # what users hold

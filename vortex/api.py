@@ -20,8 +20,10 @@ from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
 
 if TYPE_CHECKING:  # What GPUs need is imported for them alone: opening a library takes a fraction of a second.
+    from vortex.batch_launcher import BatchGemmKernel
     from vortex.gpu_launcher import GpuGemm
     from vortex.gpu_library import GpuLibrary
+    from vortex.grouped_launcher import GroupedGemmKernel
     from vortex.hardware import HardwareSpec
     from vortex.reduction_launcher import ReduceKernel
     from vortex.specs import Spec
@@ -31,7 +33,7 @@ INSTALL = "`pip install '.[compile]'` in a checkout"
 
 
 @overload
-def compile(  # type: ignore[overload-overlap]  # the first that fits counts
+def compile(
     op: Reduce,
     hw: str | Path | Spec = ...,
     *,
@@ -41,7 +43,25 @@ def compile(  # type: ignore[overload-overlap]  # the first that fits counts
 ) -> ReduceKernel: ...
 @overload
 def compile(
-    op: str | operators.Operator = ...,
+    op: operators.BatchGemm,
+    hw: str | Path | Spec = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> BatchGemmKernel: ...
+@overload
+def compile(
+    op: operators.GroupedGemm,
+    hw: str | Path | Spec = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> GroupedGemmKernel: ...
+@overload
+def compile(
+    op: str | operators.Gemm = ...,
     hw: Literal["native"] = ...,
     *,
     dtype: str | None = ...,
@@ -50,7 +70,7 @@ def compile(
 ) -> GemmKernel: ...
 @overload
 def compile(
-    op: str | operators.Operator = ...,
+    op: str | operators.Gemm = ...,
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
@@ -64,7 +84,7 @@ def compile(
     dtype: str | None = None,
     progress: Progress | None = None,
     cache: bool = True,
-) -> GemmKernel | ReduceKernel | GpuGemm:
+) -> Any:
     """Build, or take from the cache on disk, the library of `op` for `hw`, and return it as a callable.
 
     `op` is an operator or its name; `hw` is a shipped spec's name, `"native"` for this CPU, `"cuda"` for this GPU, the
@@ -130,7 +150,11 @@ def _write(library: Library[Any] | GpuLibrary, path: Path) -> None:
 
 GEMM_LAUNCHER = ("vortex.launcher", "GemmKernel")
 FUSED_LAUNCHER = ("vortex.fused", "FusedGemm")
-LAUNCHERS = {"reduce": ("vortex.reduction_launcher", "ReduceKernel")}
+LAUNCHERS = {
+    "batch_gemm": ("vortex.batch_launcher", "BatchGemmKernel"),
+    "grouped_gemm": ("vortex.grouped_launcher", "GroupedGemmKernel"),
+    "reduce": ("vortex.reduction_launcher", "ReduceKernel"),
+}
 """Where the callable of an operator on CPUs lives."""
 
 
@@ -176,8 +200,8 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
             from vortex import compiler
 
             return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
-        if isinstance(operator, Reduce):
-            raise DeviceError(f"reduce is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
+        if operator.name in LAUNCHERS:
+            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
         from vortex import gpu_compiler
 
         return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))

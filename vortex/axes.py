@@ -11,6 +11,8 @@ class Role(Enum):
     """How an axis enters the result."""
 
     SPATIAL = "spatial"
+    BATCH = "batch"
+    """Products side by side: cut at the outermost level alone."""
     REDUCTION = "reduction"
 
 

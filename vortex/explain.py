@@ -62,14 +62,16 @@ class Explanation:
 
     @property
     def gflops(self) -> float:
-        return 2e-9 * self.shape.m * self.shape.n * self.shape.k / self.plan.seconds
+        return 2e-9 * self.shape.batch * self.shape.m * self.shape.n * self.shape.k / self.plan.seconds
 
     def __str__(self) -> str:
         s, plan = self.shape, self.plan
+        what = f"batch of {s.batch} gemm" if s.batch > 1 else "gemm"
+        shared = f" on {plan.workers} thread(s)" if s.batch > 1 else ""
         lines = [
-            f"gemm {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
+            f"{what} {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
             f"L0 costs are {self.basis}",
-            f"plan   {plan.strategy}; L2 grid {plan.grid}",
+            f"plan   {plan.strategy}; L2 grid {plan.grid}{shared}",
             f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
             *(
                 f"  {name:<12} {_time(value)}{NOTES.get(name, '')}"

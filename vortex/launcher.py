@@ -77,7 +77,7 @@ class GemmKernel:
         self.library = library
         self.manifest = library.manifest
         self._identity = library.identity
-        module = native_module(library)
+        self.module = module = native_module(library)
         names = ("gemm", "gemm_packed", "gemm_planned", "pack", "readable", "select", "time_selection")
         self._gemm, self._gemm_packed, self._planned, self._pack, self._readable, self._select, self._time = (
             module.get_function(name) for name in names

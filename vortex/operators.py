@@ -29,8 +29,8 @@ from vortex.errors import DtypeError, UnknownNameError
 from vortex.reduction import Reduce
 
 __all__ = [
-    "OPERATORS", "Conv2d", "Epilogue", "Gemm", "Operator", "bias", "cast", "clamp", "gelu", "named", "rebuilt", "relu",
-    "residual", "scale", "settings", "silu", "store_of",
+    "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Operator", "Reduce", "bias", "cast",
+    "clamp", "gelu", "named", "rebuilt", "relu", "residual", "scale", "settings", "silu", "store_of",
 ]  # fmt: skip
 
 
@@ -98,8 +98,134 @@ class Gemm:
         return self.epilogue.reference(np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64)), **operands)
 
 
-Operator = Gemm | Conv2d | Reduce
-OPERATORS: dict[str, type[Gemm] | type[Conv2d] | type[Reduce]] = {"gemm": Gemm, "conv2d": Conv2d, "reduce": Reduce}
+@dataclass(frozen=True)
+class BatchGemm:
+    """C[..., m, n] (+)= A[..., m, k] B[..., k, n] for up to two batch axes, each equal in A and B or 1 in one of them.
+
+    `transpose_a` and `transpose_b` say how the operands of a call lie unless the call says otherwise. Every extent is
+    dynamic; a CPU so far multiplies float32 alone.
+    """
+
+    dtype: Literal["float32"] = "float32"
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        _check_float32("BatchGemm", self.dtype)
+
+    @property
+    def name(self) -> str:
+        return "batch_gemm"
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return Axis("b", Role.BATCH), *Gemm().axes
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        return Access("a", ("b", "m", "k")), Access("b", ("b", "k", "n"))
+
+    @property
+    def output(self) -> Access:
+        return Access("c", ("b", "m", "n"))
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def storage(self) -> str:
+        return self.dtype
+
+    def flops(self, tile: Mapping[str, int]) -> int:
+        """Multiplications and additions of one tile (or of the whole shape)."""
+        return 2 * tile["b"] * tile["m"] * tile["n"] * tile["k"]
+
+    def bytes(self, tile: Mapping[str, int]) -> int:
+        """Bytes of every operand that one tile touches, none of them shared, each counted once."""
+        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
+
+    def reference(self, a: Any, b: Any) -> Any:
+        """The operator in NumPy, in float64; the operands lie as the operator says."""
+        import numpy as np
+
+        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        return np.matmul(
+            left.swapaxes(-1, -2) if self.transpose_a else left, right.swapaxes(-1, -2) if self.transpose_b else right
+        )
+
+
+@dataclass(frozen=True)
+class GroupedGemm:
+    """C (+)= A B in groups of rows: `rows[g]` rows of A[m, k], one group after the other, times B[g] of B[g, k, n].
+
+    What a mixture of experts computes. Transposes as for BatchGemm; float32.
+    """
+
+    dtype: Literal["float32"] = "float32"
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        _check_float32("GroupedGemm", self.dtype)
+
+    @property
+    def name(self) -> str:
+        return "grouped_gemm"
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return Axis("g", Role.BATCH), *Gemm().axes
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        return Access("a", ("m", "k")), Access("b", ("g", "k", "n"))
+
+    @property
+    def output(self) -> Access:
+        return Access("c", ("m", "n"))
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def storage(self) -> str:
+        return self.dtype
+
+    def flops(self, tile: Mapping[str, int]) -> int:
+        """Multiplications and additions; `m` counts the rows of all groups."""
+        return 2 * tile["m"] * tile["n"] * tile["k"]
+
+    def bytes(self, tile: Mapping[str, int]) -> int:
+        """Bytes of every operand that `g` groups with `m` rows in all touch, each counted once."""
+        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
+
+    def reference(self, a: Any, b: Any, rows: Any) -> Any:
+        """The operator in NumPy, in float64; the operands lie as the operator says."""
+        import numpy as np
+
+        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        left = left.T if self.transpose_a else left
+        right = right.swapaxes(-1, -2) if self.transpose_b else right
+        ends = np.cumsum(np.asarray(rows, np.int64))
+        parts = [left[end - count : end] @ factor for end, count, factor in zip(ends, rows, right, strict=True)]
+        return np.concatenate(parts) if parts else np.zeros((0, right.shape[-1]))
+
+
+def _check_float32(operator: str, dtype: str) -> None:
+    if dtype != "float32":
+        raise DtypeError(f"{operator}(dtype={dtype!r}): expected 'float32'; cast the operands")
+
+
+Operator = Gemm | BatchGemm | GroupedGemm | Conv2d | Reduce
+OPERATORS: dict[str, type[Operator]] = {
+    "gemm": Gemm,
+    "batch_gemm": BatchGemm,
+    "grouped_gemm": GroupedGemm,
+    "conv2d": Conv2d,
+    "reduce": Reduce,
+}
 
 
 def named(operator: str | Operator) -> Operator:

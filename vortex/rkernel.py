@@ -80,13 +80,15 @@ def decompose(operator: Operator, hardware: H) -> RKernel[H]:
 
 
 def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
-    """Spatial axes in parallel at the outermost level, in time below it."""
+    """Spatial axes in parallel at the outermost level, in time below it; those of a batch are there alone."""
     if isinstance(operator, Reduce):
         return reduction_levels(l0, l1, l2)
 
     def loops(spatial: Loop) -> tuple[tuple[str, Loop], ...]:
         return tuple(
-            (axis.name, Loop.TEMPORAL_REDUCTION if axis.role is Role.REDUCTION else spatial) for axis in operator.axes
+            (axis.name, Loop.TEMPORAL_REDUCTION if axis.role is Role.REDUCTION else spatial)
+            for axis in operator.axes
+            if spatial is Loop.PARALLEL or axis.role is not Role.BATCH
         )
 
     return (

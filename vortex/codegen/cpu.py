@@ -30,6 +30,11 @@ from vortex.steps import PER
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
 
+SOURCES = (
+    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "batch.c", "grouped.c", "select.c",
+    "door.c", "batch_door.c",
+)  # fmt: skip
+"""Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 BATCH = 16
 STAGES = tuple(
     LoadStage(layout, rows_first, pack_a, pack_b)
@@ -219,8 +224,7 @@ def emit_library(
     function = costs(selector.rates, selector.table, padded, selector.lanes)
     compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
     table.write_text(library_table(strategies, selector.strategies, selector, store, least_parallel))
-    parts = ("threads", "scratch", "store", "split", "execute", "dot", "select", "door")
-    sources = [RUNTIME / f"{name}.c" for name in parts]
+    sources = [RUNTIME / name for name in SOURCES]
     headers = Path(tvm_ffi.libinfo.find_include_path())
     link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}"])
     return library

@@ -208,12 +208,9 @@ EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t cou
   vx_plan plan = {args[7].v_int64, args[8].v_int64, args[9].v_int64, args[10].v_int64, vx_get_threads()};
   int refused = open_call(args, args + 11, count - 11, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
-  if (plan.strategy < 0 || plan.strategy >= vx_strategy_count || plan.grid_m < 1 || plan.grid_n < 1 || plan.splits < 1 || plan.splits > MOST_SPLITS)
+  if (plan.grid_m < 1 || plan.grid_n < 1 || plan.splits < 1 || plan.splits > MOST_SPLITS)
     return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
-  const vx_strategy *s = &vx_strategies[plan.strategy];
-  if (s->dot && !vx_dot_columns(&call)) return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
-  if (!s->dot && ((s->swap ? call.packed || (!call.transpose_a && !s->pack_b) : call.transpose_b && !s->pack_b) || (call.packed && (s->pack_b || vx_panel != s->vectors * vx_lanes))))
-    return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
+  if (!vx_serves(&call, plan.strategy)) return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
   return answer(result, run(&call, &plan));
 }
 

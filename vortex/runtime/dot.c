@@ -74,11 +74,11 @@ static void run_task(void *context, int64_t index) {
   }
 }
 
-int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
+/* The operands by their roles; a B whose columns are not contiguous is turned over into scratch. 0, or 1 when memory is out. */
+static int prepare(const vx_call *call, const vx_plan *plan, job *prepared) {
   int over_b = call->transpose_b && call->m < call->n;
   job work = {.call = call, .columns = short_side(call), .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
               .over_b = over_b};
-  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   work.x = over_b ? call->b : call->a;
   work.ldx = over_b ? call->ldb : call->lda;
   work.rows = over_b ? call->n : call->m;
@@ -94,7 +94,22 @@ int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
   }
   int64_t tallest = vx_dot_rows[work.columns];
   work.rows_per_task = ((work.rows + work.blocks - 1) / work.blocks + tallest - 1) / tallest * tallest;
+  *prepared = work;
+  return 0;
+}
+
+int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
+  job work;
+  if (prepare(call, plan, &work)) return 1;
+  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   vx_parallel(run_task, &work, work.blocks * work.splits);
   vx_add_parts(call, work.parts, plan->splits);
+  return 0;
+}
+
+int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index) {
+  job work;
+  if (prepare(call, plan, &work)) return 1;
+  run_task(&work, index);
   return 0;
 }

@@ -113,12 +113,10 @@ static vx_call turned_over(const vx_call *call) {
   return turned;
 }
 
-int vx_execute(const vx_call *call, const vx_plan *plan) {
+static job prepared(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
-  if (s->dot) return vx_execute_dot(call, plan);
   job work = {.call = s->swap ? turned_over(call) : *call, .whole = call, .strategy = s, .grid_m = plan->grid_m,
               .grid_n = plan->grid_n, .splits = plan->splits};
-  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = (work.call.n + width - 1) / width;
   work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
@@ -126,8 +124,22 @@ int vx_execute(const vx_call *call, const vx_plan *plan) {
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
+  return work;
+}
+
+int vx_execute(const vx_call *call, const vx_plan *plan) {
+  if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
+  job work = prepared(call, plan);
+  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n * plan->splits);
   if (work.out_of_memory) return 1;
   vx_add_parts(call, work.parts, plan->splits);
   return 0;
+}
+
+int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
+  if (vx_strategies[plan->strategy].dot) return vx_execute_dot_task(call, plan, index);
+  job work = prepared(call, plan);
+  run_task(&work, index);
+  return work.out_of_memory;
 }

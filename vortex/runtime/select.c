@@ -101,6 +101,14 @@ vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int
   return best.plan;
 }
 
+int vx_serves(const vx_call *call, int64_t strategy) {
+  if (strategy < 0 || strategy >= vx_strategy_count) return 0;
+  const vx_strategy *s = &vx_strategies[strategy];
+  if (s->dot) return vx_dot_columns(call) != 0;
+  if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
+  return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;
+}
+
 vx_plan vx_select(const vx_call *call, int64_t threads) { return vx_select_batch(call, 1, 1, 1, threads); }
 
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats) {

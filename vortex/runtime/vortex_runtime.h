@@ -113,6 +113,8 @@ int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64
 /* select.c: the plan of a call, and of `batch` products of its shape that read `items_a` A's and `items_b` B's. */
 vx_plan vx_select(const vx_call *call, int64_t threads);
 vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads);
+/* Whether a strategy can compute a call. */
+int vx_serves(const vx_call *call, int64_t strategy);
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats);
 
 /* threads.c */
@@ -145,11 +147,13 @@ float *vx_parts(const vx_call *call, int64_t splits); /* of those that do not go
 vx_part vx_part_of(const vx_call *call, float *parts, int64_t splits, int64_t index);
 void vx_add_parts(const vx_call *call, float *parts, int64_t splits);
 
-/* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute. */
+/* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute and vx_execute_task. */
 int64_t vx_dot_columns(const vx_call *call);
 int vx_execute_dot(const vx_call *call, const vx_plan *plan);
+int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index);
 
-/* execute.c: 0, or 1 when memory is out. */
+/* execute.c: all tasks of a plan, or one of an unsplit one on the calling thread. 0, or 1 when memory is out. */
 int vx_execute(const vx_call *call, const vx_plan *plan);
+int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index);
 
 #endif

@@ -1,0 +1,239 @@
+"""The callable of batched products, and what it has in common with that of grouped ones. No TVM, no search."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vortex import explain as explaining
+from vortex.batch_operands import MOST_RANK, PackedMatrices, product_shape, refusal
+from vortex.candidates import Strategy
+from vortex.errors import OperandError, ShapeError
+from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel, shape_of, thread_count
+from vortex.library import Library, write
+from vortex.operands import UNREADABLE, aligned_zeros, allocated, exportable, refuse_gradients, unreadable
+from vortex.operators import BatchGemm, rebuilt
+from vortex.selector import Grid, LaunchPlan, OperandB, Shape
+
+
+class Products:
+    """What both callables have: a library, packing, prediction."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.manifest = library.manifest
+        self.gemm = GemmKernel(library)
+        self.operator: Any = rebuilt(self.manifest.operator, self.manifest.settings)
+        self._identity = library.identity
+        self._selector = self.manifest.selector()
+        self._select = self.gemm.module.get_function("select_batch")
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """Every strategy that the selector chooses from."""
+        return self.manifest.strategies
+
+    def pack(self, b: Any, *, transpose: bool | None = None) -> PackedMatrices:
+        """Lay constant B's ([..., k, n], or [..., n, k] with `transpose`) out for this library; use them with any m."""
+        refuse_gradients(b, names=("b",))
+        transpose = self.operator.transpose_b if transpose is None else transpose
+        try:
+            matrices = b if isinstance(b, np.ndarray) else np.from_dlpack(b)
+        except (*UNREADABLE, AttributeError) as error:
+            raise unreadable(error, b=b) from error
+        if not 2 <= matrices.ndim <= MOST_RANK:
+            raise ShapeError(f"b has shape {matrices.shape}; expected 2 to {MOST_RANK} dimensions; reshape it")
+        batch, places = matrices.shape[:-2], list(np.ndindex(matrices.shape[:-2]))
+        first = matrices[places[0]] if places else np.zeros(matrices.shape[-2:], np.float32)
+        packed = self.gemm.pack(first, transpose=transpose)
+        shape = packed.data.shape
+        line = packed.data.strides[0] // 4 if len(shape) == 2 and shape[1] else shape[-1]
+        room = aligned_zeros(len(places) * int(np.prod(shape[:-1])) * line).reshape(*batch, *shape[:-1], line)
+        data = room[..., : shape[-1]]
+        for place in places:
+            data[place] = self.gemm.pack(matrices[place], transpose=transpose).data
+        return PackedMatrices(data, batch, packed.n, packed.k, self._identity, packed.transposed)
+
+    def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid, int]:
+        """What the native selector picks: the index of a strategy, the grid, and how many threads share the tasks."""
+        kinds = int(shape.a_is_col), int(shape.b is OperandB.TRANSPOSED), int(shape.b is OperandB.PACKED)
+        lines = shape.stride_a, shape.stride_b
+        items = shape.batch, shape.items_a or shape.batch, shape.items_b or shape.batch
+        choice = int(self._select(shape.m, shape.n, shape.k, *lines, *kinds, threads, *items))
+        grid = Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
+        workers = min(threads, shape.batch * grid.m * grid.n * grid.k) if choice & 0x8000 else 1
+        return choice & 0x7FFF, grid, workers
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the library to one file, to be read by `vortex.load`."""
+        write(self.library, Path(path))
+
+    def __repr__(self) -> str:
+        hardware, count, basis = self.manifest.hardware["name"], len(self.strategies), self.manifest.basis
+        return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
+
+    def _flags(self, transpose_a: bool | None, transpose_b: bool | None, accumulate: bool, b: Any) -> int:
+        flags = ACCUMULATE if accumulate else 0
+        if self.operator.transpose_a if transpose_a is None else transpose_a:
+            flags |= TRANSPOSE_A
+        if type(b) is PackedMatrices:
+            if b.identity != self._identity:
+                raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
+            if transpose_b:
+                raise OperandError(
+                    "transpose_b with packed operands: pack(b, transpose=True) has done it; drop the flag"
+                )
+            return flags | (TRANSPOSE_B if b.transposed else 0)
+        if self.operator.transpose_b if transpose_b is None else transpose_b:
+            flags |= TRANSPOSE_B
+        return flags
+
+    def _run(self, function: Any, a: Any, b: Any, out: Any, flags: int, *more: Any) -> Any:
+        data, packed, n, k = (b.data, int(b.has_panels), b.n, b.k) if type(b) is PackedMatrices else (b, 0, 0, 0)
+        if not type(a) is type(data) is type(out) is np.ndarray:
+            refuse_gradients(a, data, out)
+        try:
+            status = function(a, data, out, flags, packed, n, k, *more)
+        except UNREADABLE:
+            if isinstance(out, np.ndarray) and not out.flags.writeable:
+                raise OperandError(
+                    "out is read-only; expected a writable array; pass a copy or set its writeable flag"
+                ) from None
+            try:
+                status = function(exportable(a), exportable(data), out, flags, packed, n, k, *more)
+            except UNREADABLE as error:
+                raise unreadable(error, a=a, b=b, out=out) from error
+        if status:
+            raise refusal(status, a, b, out)
+        return out
+
+    def plan_of(self, shape: Shape, threads: int) -> LaunchPlan:
+        """The native selector's choice and what it is predicted to take."""
+        index, grid, workers = self.native_choice(shape, threads)
+        total = np.asarray(self._selector.costs(shape, grid, workers).total)
+        return LaunchPlan(index, self.strategies[index], grid, float(total[index]), workers)
+
+    def _shape(self, m: int, n: int, k: int, operands: dict[str, Any]) -> Shape:
+        """The shape of one product, lying as the operator says unless `operands` say otherwise."""
+        lie = {"transpose_a": self.operator.transpose_a, "transpose_b": self.operator.transpose_b}
+        return shape_of(m, n, k, **{**lie, **operands})
+
+
+class BatchGemmKernel(Products):
+    """C (+)= A B for any shape and batch: see `__call__`. Safe to call from several threads at once."""
+
+    operator: BatchGemm
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library)
+        self._batch_gemm = self.gemm.module.get_function("batch_gemm")
+        self._planned = self.gemm.module.get_function("batch_gemm_planned")
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        transpose_a: bool | None = None,
+        transpose_b: bool | None = None,
+        accumulate: bool = False,
+    ) -> Any:
+        """out (+)= op(a) op(b), float32.
+
+        `a` is [..., m, k] ([..., k, m] with `transpose_a`), `b` is [..., k, n] ([..., n, k] with `transpose_b`) or the
+        result of `pack`, each with up to two batch axes, which broadcast. Of the last two axes one must be contiguous;
+        all other strides are free, so that [batch, seq, heads, dim] may be permuted to [batch, heads, seq, dim].
+        `out` is [..., m, n] with contiguous rows; without it one is allocated of the kind of `a`. With `accumulate` the
+        products are added to `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
+        """
+        flags = self._flags(transpose_a, transpose_b, accumulate, b)
+        if out is None:
+            if accumulate:
+                raise OperandError("accumulate=True without out: expected matrices to add to; pass out=")
+            out = allocated(a, product_shape(a, b, flags))
+        return self._run(self._batch_gemm, a, b, out, flags)
+
+    def plan(
+        self,
+        batch: int,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        threads: int | None = None,
+        items_a: int = 0,
+        items_b: int = 0,
+        **operands: Any,
+    ) -> LaunchPlan:
+        """The plan of `batch` products, chosen by the native selector.
+
+        `items_a`, `items_b`: how many A's and B's there are, if some are shared. `operands`: see `launcher.shape_of`;
+        without transposes they lie as the operator says. Axes that a call folds into rows or columns (products that all
+        share one B, with rows of A and of C that follow each other) are to be given as such.
+        """
+        return self.plan_of(self.shape(batch, m, n, k, items_a, items_b, **operands), thread_count(threads))
+
+    def plans(
+        self,
+        batch: int,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        threads: int | None = None,
+        items_a: int = 0,
+        items_b: int = 0,
+        **operands: Any,
+    ) -> list[LaunchPlan]:
+        """Every plan the selector chooses from for these products, cheapest first; arguments as for `plan`."""
+        shape = self.shape(batch, m, n, k, items_a, items_b, **operands)
+        return explaining.plans(self._selector, shape, thread_count(threads))
+
+    def explain(
+        self,
+        batch: int,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        threads: int | None = None,
+        items_a: int = 0,
+        items_b: int = 0,
+        **operands: Any,
+    ) -> explaining.Explanation:
+        """The chosen strategy with each cost term, the runners-up, what the sieve admitted; arguments as for `plan`."""
+        shape, count = self.shape(batch, m, n, k, items_a, items_b, **operands), thread_count(threads)
+        return explaining.explain(self.manifest, self._selector, shape, self.plan_of(shape, count), count)
+
+    def predict(self, batch: int, m: int, n: int, k: int, **operands: Any) -> float:
+        """Predicted seconds of a call; arguments as for `plan`."""
+        return self.plan(batch, m, n, k, **operands).seconds
+
+    def run(
+        self,
+        plan: LaunchPlan,
+        a: Any,
+        b: Any,
+        out: Any,
+        *,
+        transpose_a: bool | None = None,
+        transpose_b: bool | None = None,
+    ) -> Any:
+        """Run a given plan on every product as it is, none of them folded; same operands as a call."""
+        flags, grid = self._flags(transpose_a, transpose_b, False, b), plan.grid
+        return self._run(self._planned, a, b, out, flags, plan.index, grid.m, grid.n, plan.workers)
+
+    def shape(self, batch: int, m: int, n: int, k: int, items_a: int = 0, items_b: int = 0, **operands: Any) -> Shape:
+        """The shape of a batch as the selector sees it; an empty one is priced as one product."""
+        shape, products = self._shape(m, n, k, operands), max(batch, 1)
+        if batch < 0 or not (0 <= items_a <= products and 0 <= items_b <= products):
+            raise ShapeError(
+                f"batch={batch!r}, items_a={items_a!r}, items_b={items_b!r}: expected a batch of at least 0, and no "
+                "more A's and B's than products"
+            )
+        return replace(shape, batch=products, items_a=items_a, items_b=items_b)

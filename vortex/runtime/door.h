@@ -1,0 +1,86 @@
+/* What doors of float32 operands read and answer with: plain-C values of tvm-ffi, of which nothing is linked, and numbers for refusals. */
+#ifndef VORTEX_DOOR_H
+#define VORTEX_DOOR_H
+
+#include "vortex_runtime.h"
+
+#include <tvm/ffi/c_api.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define REFUSE(reason, operand) ((reason) | (operand) << 8)
+enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_ROWS = 3 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
+/* Mirrored by batch_operands.BATCH_REASONS. */
+enum {
+  NOT_A_TENSOR = 1,
+  BAD_RANK,
+  BAD_DTYPE,
+  BAD_DEVICE,
+  BAD_STRIDES,
+  MISALIGNED,
+  INNER_DIFFERS,
+  BAD_OUT_SHAPE,
+  OVERLAPS,
+  OUT_OF_MEMORY,
+  BAD_PACKED,
+  BAD_PLAN,
+  BATCH_DIFFERS,
+  BAD_ROWS
+};
+
+/* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
+typedef struct {
+  float *data;
+  int64_t rows, columns, stride;
+  int is_transposed; /* the tensor was column-major, so lines are its columns */
+} matrix;
+
+static inline const DLTensor *tensor_of(const TVMFFIAny *value) {
+  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
+  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
+  return NULL;
+}
+
+/* A float32 tensor of `least` to `most` dimensions in host memory. */
+static inline int read_floats(const TVMFFIAny *value, int operand, int least, int most, const DLTensor **tensor, float **data) {
+  const DLTensor *t = tensor_of(value);
+  if (!t) return REFUSE(NOT_A_TENSOR, operand);
+  if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
+  if (t->ndim < least || t->ndim > most) return REFUSE(BAD_RANK, operand);
+  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
+  *tensor = t;
+  *data = (float *)((char *)t->data + t->byte_offset);
+  return (uintptr_t)*data % sizeof(float) ? REFUSE(MISALIGNED, operand) : 0;
+}
+
+/* The last two axes of a tensor as lines of contiguous elements; 0 where neither axis is contiguous. Strides of an empty one say nothing. */
+static inline int lay_out(const DLTensor *t, matrix *out) {
+  const int64_t *shape = t->shape + t->ndim - 2, *strides = t->strides ? t->strides + t->ndim - 2 : NULL;
+  int64_t r = shape[0], c = shape[1], down = strides ? strides[0] : c, along = strides ? strides[1] : 1;
+  int empty = 0;
+  for (int axis = 0; axis < t->ndim; axis++) empty |= t->shape[axis] == 0;
+  if (empty || ((c == 1 || along == 1) && (r == 1 || down >= c))) {
+    out->rows = r;
+    out->columns = c;
+    out->stride = r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down;
+    out->is_transposed = 0;
+    return 1;
+  }
+  if ((r == 1 || down == 1) && (c == 1 || along >= r)) {
+    out->rows = c;
+    out->columns = r;
+    out->stride = c <= 1 || along < r ? r : along;
+    out->is_transposed = 1;
+    return 1;
+  }
+  return 0;
+}
+
+static inline int answer(TVMFFIAny *result, int64_t value) {
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = value;
+  return 0;
+}
+
+#endif
