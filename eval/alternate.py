@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eval import machine
+from eval.operator_cases import OperatorCase
 from eval.process import WorkerError, WorkerProcess
 from eval.records import Line
 from eval.roofline import Limits, RooflineError, better, roofline_seconds, roofline_share
@@ -57,7 +58,7 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 
 def measure(
-    case: Case, workers: dict[str, WorkerProcess], effort: Effort, run: Run, resident: bool
+    case: Case | OperatorCase, workers: dict[str, WorkerProcess], effort: Effort, run: Run, resident: bool
 ) -> dict[str, Outcome]:
     """All systems on one case. `resident`: every worker holds its operands at once; otherwise one worker at a time."""
     outcomes = {name: Outcome({mode: [] for mode in effort.modes}) for name in workers}
@@ -103,7 +104,7 @@ def measure(
 
 
 def measure_quiet(
-    case: Case, workers: dict[str, WorkerProcess], effort: Effort, run: Run, resident: bool
+    case: Case | OperatorCase, workers: dict[str, WorkerProcess], effort: Effort, run: Run, resident: bool
 ) -> tuple[dict[str, Outcome], str | None]:
     """Measures again while the machine is disturbed; gives up with BusyError, or says why where busy is allowed."""
     for number in range(ATTEMPTS):
@@ -127,7 +128,11 @@ def measure_quiet(
 
 
 def lines_of(
-    case: Case, outcomes: dict[str, Outcome], versions: dict[str, dict[str, str]], run: Run, busy: str | None
+    case: Case | OperatorCase,
+    outcomes: dict[str, Outcome],
+    versions: dict[str, dict[str, str]],
+    run: Run,
+    busy: str | None,
 ) -> list[Line]:
     """One result line per system and mode, errors included."""
     lines = []
@@ -143,14 +148,14 @@ def lines_of(
     return lines
 
 
-def blank(case: Case, system: str, mode: str, run: Run) -> Line:
+def blank(case: Case | OperatorCase, system: str, mode: str, run: Run) -> Line:
     """What every line says, whatever came of the case."""
     about = {"kind": "bench", "system": system, "threads": run.threads, "mode": mode, "seed": run.seed, **run.about}
     now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "limits": run.limits.to_json()}
     return asdict(case) | {"flops": case.flops, **about, **now, "seconds": None, "error": None, "error_kind": None}
 
 
-def _figures(case: Case, mode: str, rounds: list[Timing], run: Run) -> Line:
+def _figures(case: Case | OperatorCase, mode: str, rounds: list[Timing], run: Run) -> Line:
     summary = summarize(rounds, mode)
     figures: Line = asdict(summary) | {"gflops": case.flops / summary.seconds / 1e9}
     figures["rounds"] = [[timing.calls, timing.best, timing.median] for timing in rounds]

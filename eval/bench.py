@@ -19,10 +19,12 @@ import psutil
 from eval import machine, records
 from eval.alternate import Effort, Run, blank, lines_of, measure_quiet
 from eval.commands import command
+from eval.operator_cases import GEMM_VARIANTS, OperatorCase, as_variant, load_any_suite
+from eval.operator_systems import COMPARED
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, SYSTEMS
 from eval.report import summary_text
-from eval.suites import MAIN_SUITES, Case, fitting, fresh_seed, load_suite, random_cases, relayout, sample
+from eval.suites import MAIN_SUITES, Case, fitting, fresh_seed, random_cases, relayout, sample
 
 MEMORY_SHARE = 0.6  # of what is available now, for the operands of one case in one worker
 SMOKE = [
@@ -43,6 +45,12 @@ SMOKE = [
 def parser() -> argparse.ArgumentParser:
     top = command(__doc__)
     top.add_argument("--suite", nargs="+", default=list(MAIN_SUITES), help="stored suites, or `random`")
+    top.add_argument(
+        "--operator",
+        choices=("gemm", *GEMM_VARIANTS),
+        default="gemm",
+        help="what the cases of GEMM suites are measured as (default: gemm); other suites name their operator",
+    )
     top.add_argument("--systems", nargs="+", help=f"default: {' '.join(PLAIN)}; known: {' '.join(SYSTEMS)}")
     top.add_argument("--packed", action="store_true", help=f"also {' '.join(PACKED)}")
     top.add_argument("--threads", nargs="+", type=int, default=[1], help="numbers of threads, one run for each")
@@ -81,12 +89,18 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def choose_cases(options: argparse.Namespace, seed: int) -> tuple[list[Case], list[tuple[Case, str]]]:
+def choose_cases(
+    options: argparse.Namespace, seed: int
+) -> tuple[list[Case | OperatorCase], list[tuple[Case | OperatorCase, str]]]:
     """The cases to measure, in a seeded order (so that an unfinished run is representative), and those left out."""
-    cases: list[Case] = []
+    products: list[Case] = []
+    cases: list[Case | OperatorCase] = []
     for suite in options.suite:
-        cases += random_cases(options.random_count, seed) if suite == "random" else load_suite(suite)
-    cases = relayout(cases, options.layout)
+        found = random_cases(options.random_count, seed) if suite == "random" else load_any_suite(suite)
+        for case in found:
+            (products if isinstance(case, Case) else cases).append(case)  # type: ignore[arg-type]
+    products = relayout(products, options.layout)
+    cases += products if options.operator == "gemm" else (as_variant(case, options.operator) for case in products)
     if options.max_flops:
         cases = [case for case in cases if case.flops <= options.max_flops]
     if options.sample:
@@ -115,8 +129,8 @@ def start_workers(
 
 def run_threads(
     threads: int,
-    cases: list[Case],
-    left_out: list[tuple[Case, str]],
+    cases: list[Case | OperatorCase],
+    left_out: list[tuple[Case | OperatorCase, str]],
     systems: list[str],
     seed: int,
     options: argparse.Namespace,
@@ -137,7 +151,7 @@ def run_threads(
     if options.retry_errors:
         done = {at: line for at, line in done.items() if line["error"] is None}
 
-    def open_modes(case: Case) -> bool:
+    def open_modes(case: Case | OperatorCase) -> bool:
         return not all(records.complete(case.id, systems, threads, mode, done) for mode in modes)
 
     for case, reason in left_out:
@@ -181,7 +195,7 @@ def print_limits(run: Run) -> None:
     print(f"{text}; load {run.about['host_load']:.0%}; seed {run.seed}", file=sys.stderr)
 
 
-def progress(number: int, total: int, case: Case, lines: list[dict[str, Any]]) -> str:
+def progress(number: int, total: int, case: Case | OperatorCase, lines: list[dict[str, Any]]) -> str:
     """One line a case: GFLOP/s of each system, or what kind of error it met."""
     figures = "  ".join(
         f"{line['system']}{'*' if line['mode'] == 'cold' else ''} "
@@ -206,8 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"--threads {max(options.threads)}: only {cores} CPUs are available")
     if options.out.is_file() and not options.resume:
         parser().error(f"{options.out} exists: give --resume to go on with it, or another --out")
-    systems = [*(options.systems or PLAIN), *(PACKED if options.packed else ())]
-    if unknown := [name for name in systems if name not in SYSTEMS]:
+    if unknown := [name for name in options.systems or () if name not in SYSTEMS]:
         parser().error(f"unknown systems {', '.join(unknown)}; known: {', '.join(SYSTEMS)}")
     if options.library:
         os.environ["VORTEX_EVAL_LIBRARY"] = str(Path(options.library).resolve())
@@ -218,6 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases, left_out = choose_cases(options, seed)
     except LookupError as error:
         parser().error(str(error))
+    operators = {getattr(case, "op", "gemm") for case in cases}
+    if len(operators) > 1 or (operators != {"gemm"} and (options.cold or options.packed)):
+        parser().error(
+            f"{', '.join(sorted(operators))}: measure one operator a run; cold and packed are for gemm alone"
+        )
+    default = COMPARED.get(operators.pop(), PLAIN) if operators else PLAIN
+    systems = [*(options.systems or default), *(PACKED if options.packed else ())]
     for case, reason in left_out:
         print(f"left out: {case}: {reason}", file=sys.stderr)
     records.mend(options.out)

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from eval.operator_cases import shape_of
 from eval.records import Line
 from eval.registry import RIVALS
 from eval.stats import Speedup, deciles, geometric_mean, speedup
@@ -156,6 +157,7 @@ def losing(table: Table, ours: str, count: int = 15) -> str:
         line = table.lines[case][ours]
         peers = {peer: table.seconds(case, peer) for peer in RIVALS[ours]}
         best = min((peer for peer in peers if peers[peer] is not None), key=lambda peer: peers[peer] or 0.0)
-        shape = f"{line['m']}x{line['n']}x{line['k']}"
-        rows.append([case, shape, f"{theirs / mine:.2f}", best, f"{mine * 1e6:.1f}", f"{line['roofline_share']:.2f}"])
+        rows.append(
+            [case, shape_of(line), f"{theirs / mine:.2f}", best, f"{mine * 1e6:.1f}", f"{line['roofline_share']:.2f}"]
+        )
     return markdown(("case", "shape", "speedup over best", "best peer", "our us", "share of roofline"), rows)

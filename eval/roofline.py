@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eval.suites import Case
+from eval.suites import Measurable
 
 # The peak is itself a measurement: it repeats within 1 %.
 SHARE_TOLERANCE = 0.02
@@ -67,7 +67,7 @@ def transfer_seconds(level: MemoryLevel, read: float, write: float) -> float:
     return max(read / level.read_bytes_per_s, (read + write) / both)
 
 
-def memory_seconds(case: Case, levels: Sequence[MemoryLevel], mode: str) -> float:
+def memory_seconds(case: Measurable, levels: Sequence[MemoryLevel], mode: str) -> float:
     if mode == "cold":
         return transfer_seconds(levels[-1], case.read_bytes, 0.0)
     bound, held = 0.0, 0
@@ -78,11 +78,11 @@ def memory_seconds(case: Case, levels: Sequence[MemoryLevel], mode: str) -> floa
     return bound
 
 
-def roofline_seconds(case: Case, limits: Limits, mode: str) -> float:
-    return max(case.flops / limits.peak_flops_per_s, memory_seconds(case, limits.levels, mode))
+def roofline_seconds(case: Measurable, limits: Limits, mode: str) -> float:
+    return max(case.least_flops / limits.peak_flops_per_s, memory_seconds(case, limits.levels, mode))
 
 
-def roofline_share(case: Case, limits: Limits, mode: str, seconds: float) -> float:
+def roofline_share(case: Measurable, limits: Limits, mode: str, seconds: float) -> float:
     """How much of the roofline was reached; raises where it was passed by more than the tolerance."""
     share = roofline_seconds(case, limits, mode) / seconds
     if share > 1.0 + SHARE_TOLERANCE:

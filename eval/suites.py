@@ -6,7 +6,7 @@ import random
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 SUITE_DIR = Path(__file__).parent / "suites"
 # The paper's four GEMM suites (its Table 3), and the classifier layers in the orientation that inference uses.
@@ -14,6 +14,30 @@ VORTEX_SUITES = ("vortex_deepbench_gemm_84", "vortex_transformer_gemm_192", "vor
 MAIN_SUITES = (*VORTEX_SUITES, "cnn_fc_forward_80")
 FLOAT_BYTES = 4
 Layout = Literal["case", "nn", "nt", "tn", "tt"]
+
+
+class Measurable(Protocol):
+    """What the harness asks of a case, whatever its operator."""
+
+    @property
+    def suite(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def flops(self) -> int: ...
+    @property
+    def least_flops(self) -> float: ...
+    @property
+    def read_bytes(self) -> int: ...
+    @property
+    def write_bytes(self) -> int: ...
+    @property
+    def footprint_bytes(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+
+C = TypeVar("C", bound=Measurable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,11 @@ class Case:
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
+
+    @property
+    def least_flops(self) -> float:
+        """What no system in use does with less."""
+        return self.flops
 
     @property
     def read_bytes(self) -> int:
@@ -105,7 +134,7 @@ def relayout(cases: list[Case], layout: Layout) -> list[Case]:
     return [replace(case, trans_a=layout[0] == "t", trans_b=layout[1] == "t") for case in cases]
 
 
-def fitting(cases: list[Case], budget_bytes: float) -> tuple[list[Case], list[tuple[Case, str]]]:
+def fitting(cases: list[C], budget_bytes: float) -> tuple[list[C], list[tuple[C, str]]]:
     """The cases that fit in `budget_bytes`, and those left out, each with the reason."""
     kept, left_out = [], []
     for case in cases:
@@ -117,11 +146,11 @@ def fitting(cases: list[Case], budget_bytes: float) -> tuple[list[Case], list[tu
     return kept, left_out
 
 
-def sample(cases: list[Case], count: int, seed: int) -> list[Case]:
+def sample(cases: list[C], count: int, seed: int) -> list[C]:
     """A seeded sample of `count` cases with every suite represented in proportion (at least one case each)."""
     if count >= len(cases):
         return cases
-    by_suite: dict[str, list[Case]] = {}
+    by_suite: dict[str, list[C]] = {}
     for case in cases:
         by_suite.setdefault(case.suite, []).append(case)
     chosen: set[str] = set()

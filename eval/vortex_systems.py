@@ -22,6 +22,16 @@ def load_gemm(threads: int) -> Any:
     return vortex.load(path) if path else vortex.compile("gemm", hw=os.environ.get("VORTEX_EVAL_HW", "native"))
 
 
+def load_operator(name: str, threads: int, **settings: Any) -> Any:
+    """The library of an operator of `vortex.operators` with these settings, for this machine."""
+    vortex: Any = importlib.import_module("vortex")
+    operators: Any = importlib.import_module("vortex.operators")
+    if not hasattr(operators, name):
+        raise AbsentError(f"this vortex has no {name}")
+    vortex.set_num_threads(threads)
+    return vortex.compile(getattr(operators, name)(**settings), hw=os.environ.get("VORTEX_EVAL_HW", "native"))
+
+
 class Vortex(System):
     """gemm(a, b, out=c)."""
 

@@ -21,7 +21,9 @@ from itertools import repeat
 from typing import Any, TextIO
 
 from eval.machine import flush_caches
-from eval.operands import check, make_operands
+from eval.operands import make_operands
+from eval.operator_cases import OperatorCase, case_of
+from eval.operator_operands import check, make
 from eval.registry import create
 from eval.stats import Timing
 from eval.suites import Case
@@ -86,7 +88,7 @@ class Worker:
             case "info":
                 return {"versions": self.system.versions()}
             case "prepare":
-                return self._prepare(Case(**request["case"]), request["seed"])
+                return self._prepare(case_of(request["case"]), request["seed"])
             case "measure":
                 return self._measure(request["mode"], request["seconds"])
             case "drop":
@@ -96,9 +98,9 @@ class Worker:
             case other:
                 raise ValueError(f"unknown request {other!r}")
 
-    def _prepare(self, case: Case, seed: int) -> dict[str, Any]:
+    def _prepare(self, case: Case | OperatorCase, seed: int) -> dict[str, Any]:
         self.prepared = None
-        operands = make_operands(case, seed)
+        operands = make(case, seed)
         prepared = self.system.prepare(operands)
         share = check(operands, prepared.result())
         for _ in range(FIRST_CALLS):
