@@ -182,6 +182,7 @@ def make_library(
             parts[name.replace("cubin", "ptx")] = "\n".join(lines).encode()
     manifest = GpuManifest(
         operator="gemm",
+        settings={"dtype": dtype},
         dtype=dtype,
         hardware={"name": "stub-gpu"},
         arch=arch,

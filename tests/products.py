@@ -10,13 +10,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from emulator import TIMINGS, EmulationError, Statistics, TensorMap, Workspace, run
+from emulator import TIMINGS, EmulationError, Record, Statistics, TensorMap, Workspace, run
 from numpy.typing import NDArray
 
 from vortex.codegen import cuda_reduce, tensor_core_hopper
-from vortex.codegen.cuda import source, split_args
+from vortex.codegen.cuda import prelude, reduction, source, split_args
 from vortex.codegen.cuda_lower import STORED, KernelSource
-from vortex.codegen.cuda_prelude import PRELUDE
+from vortex.epilogue import Store, cast
 from vortex.gpu_candidates import Backend, Variant
 
 Array = NDArray[np.generic]
@@ -25,12 +25,17 @@ ELEMENTS = {
     "tfloat32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    **{name: np.dtype(name) for name in ("int8", "uint8", "int32")},
 }
 MAP_NORESERVE = 0x4000  # mman.h of Linux; Python has a name for it from 3.13 on
 LARGEST = {"float32": 8, "tfloat32": 8, "float16": 3, "bfloat16": 2}
 """Of the integers in operands: products and their sums stay exact in float32."""
 ROUNDING = {"float32": 2.0**-24, "tfloat32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Of C, to nearest."""
+
+
+CHAINED = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2, "int8": 0.51, "uint8": 0.51, "int32": 1e-3}
+"""Of C after an epilogue, for normal numbers and a few hundred products of them; integers to one step."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,12 @@ class Unit:
     kernels: tuple[tuple[Variant, KernelSource], ...]
 
 
-def unit(variants: Sequence[Variant], arch: str) -> Unit:
+def unit(variants: Sequence[Variant], arch: str, store: Store | None = None) -> Unit:
     """Sources as they are compiled for a device, with the kernels that add partial sums up."""
-    kernels = tuple((variant, source(variant, arch)) for variant in variants)
+    kernels = tuple((variant, source(variant, arch, store)) for variant in variants)
     dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants})
-    reductions = [cuda_reduce.source(dtype, arch).source for dtype in dtypes]
-    return Unit("\n".join([PRELUDE, *(kernel.source for _, kernel in kernels), *reductions]), kernels)
+    reductions = [reduction(dtype, arch, store).source for dtype in dtypes]
+    return Unit("\n".join([prelude(store), *(kernel.source for _, kernel in kernels), *reductions]), kernels)
 
 
 def rounded_up(value: int, to: int) -> int:
@@ -120,24 +125,61 @@ def matrix(
     return view
 
 
-def check(variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False) -> Statistics:
+def extras(store: Store, m: int, n: int, random: np.random.Generator, *, exact: bool) -> dict[str, Array]:
+    """Tensors of an epilogue, some of them with gaps between what is read."""
+    found: dict[str, Array] = {}
+    for operand in store.chain.operands:
+        shape = {"column": (n, 1), "row": (m, 2), "element": (m, n + 3)}[operand.per]
+        values = random.integers(-3, 4, shape) if exact else random.standard_normal(shape)
+        whole = values.astype(ELEMENTS[operand.dtype])
+        view = whole[:, :n] if operand.per == "element" else whole[:, 0]
+        view.flags.writeable = False
+        found[operand.name] = view
+    return found
+
+
+def finished(store: Store, c: Array, alignment: int, tensors: dict[str, Array]) -> Record:
+    """What a kernel takes in the place of C."""
+    addresses: list[Workspace | int] = [Workspace(c, alignment)]
+    rows, columns = [], []
+    for operand in store.chain.operands:
+        x = tensors[operand.name]
+        addresses.append(Workspace(x, x.itemsize))
+        steps = [step // x.itemsize for step in x.strides]
+        rows.append(0 if operand.per == "column" else steps[0])
+        columns.append(0 if operand.per == "row" else steps[-1])
+    missing = [0] * (4 - len(rows))
+    return Record((*addresses, *missing, *rows, *missing, *columns, *missing))
+
+
+def check(
+    variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False, store: Store | None = None
+) -> Statistics:
     """Run one case; an AssertionError tells what is wrong with the kernel."""
     s, random = variant.strategy, np.random.default_rng(case.seed)
     m, n, k = case.m, case.n, case.k
     a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact, leading=case.leading)
     b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=case.exact)
     c = matrix(m, n, variant, random, exact=True, leading=case.leading)
+    item, out_item = s.item_bytes, c.itemsize
+    if store is not None:
+        wide = rounded_up(n, max(1, variant.vector_bytes // item)) + max(1, variant.vector_bytes // item)
+        c = np.zeros((m, wide), ELEMENTS[store.out])[:, :n]
+        out_item = c.itemsize
     c.flags.writeable = True
-    c[...] = np.nan
-    item = s.item_bytes
+    c[...] = np.nan if c.dtype.kind not in "iu" else 77
     chunk = k if case.splits == 1 else rounded_up(-(-k // case.splits), s.l1.k)
     splits = 1 if case.splits == 1 else -(-k // chunk)
     partial = np.full((splits, m, n), np.nan, np.float32)
-    values: dict[str, Array | int | TensorMap | Workspace] = {
+    values: dict[str, Array | int | TensorMap | Workspace | Record] = {
         "*A": a, "*B": b, "*C": c, "*W": Workspace(partial), "M": m, "N": n, "K": k, "chunk": chunk,
-        "lda": a.strides[0] // item, "ldb": b.strides[0] // item, "ldc": c.strides[0] // item,
+        "lda": a.strides[0] // item, "ldb": b.strides[0] // item, "ldc": c.strides[0] // out_item,
         "raster": int(random.integers(1, 4)), "splits": splits,
     }  # fmt: skip
+    tensors = {} if store is None else extras(store, m, n, random, exact=case.exact)
+    if store is not None:
+        values["&C"] = finished(store, c, max(variant.vector_bytes * out_item // item, out_item), tensors)
+        values["&W"] = finished(store, partial, 16, tensors)
     if s.backend is Backend.HOPPER:
         box_a, box_b = tensor_core_hopper.boxes(variant)
         values |= {"@A": TensorMap(a, box_a), "@B": TensorMap(b, box_b)}
@@ -148,13 +190,18 @@ def check(variant: Variant, kernel: KernelSource, text: str, case: Case, *, trac
         text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], traced=traced, **how
     )
     if splits > 1:
-        reduction = cuda_reduce.source(s.dtype, "sm_80")
+        adding = reduction(s.dtype, "sm_80", store)
         blocks = -(-m * n // cuda_reduce.COLUMNS)
-        run(text, reduction.symbol, (blocks,), reduction.block, 0, [values[x] for x in reduction.args], **how)
+        run(text, adding.symbol, (blocks,), adding.block, 0, [values[x] for x in adding.args], **how)
     left, right = (x.astype(np.float64) for x in (a.T if variant.transpose_a else a, b.T if variant.transpose_b else b))
     expected = left @ right
+    if store is not None:
+        expected = np.asarray((store.chain >> cast(store.out)).reference(expected, **tensors)).astype(np.float64)
     got = c.astype(np.float64)
-    if case.exact:
+    if store is not None and not case.exact:
+        # Steps of a chain stretch what sums lost; approximations of the device's library are a few units off.
+        wrong = ~(np.abs(got - expected) <= CHAINED[store.out] * (1 + np.abs(expected)))
+    elif case.exact:
         wrong = got != expected.astype(np.float32).astype(c.dtype).astype(np.float64)
     else:
         # Float32 sums in any order; TF32 drops or rounds 13 bits of each factor.

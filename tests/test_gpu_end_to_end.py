@@ -18,22 +18,26 @@ import numpy as np
 import pytest
 from gpu_doubles import ExchangeTensor, Launch, Map, StubDriver, aligned
 from needs import an_emulator
-from products import Unit, unit
+from products import ELEMENTS, Unit, unit
 from test_emulation import along_k, cuda_core, hopper, tensor_core
 
 from vortex.codegen import cuda_reduce
-from vortex.codegen.cuda import Emitted, split_args
+from vortex.codegen.cuda import Emitted, reduction, split_args
 from vortex.codegen.gpu_link import emit_door
+from vortex.epilogue import Store
 from vortex.gpu_candidates import Variant
 from vortex.gpu_compiler import laid_out
+from vortex.gpu_fused import FusedGpuGemm
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import DOOR, GpuLibrary, GpuManifest, verify
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import GpuSelector
+from vortex.operators import Gemm, finishing, rebuilt, settings
 from vortex.specs import load_spec
 
 pytestmark = an_emulator
 
+HALVES = Gemm("float16")
 HALF, ITEM = np.dtype(np.float16), 2
 AMPERE = (
     Variant(tensor_core("float16"), False, False, 16),
@@ -46,28 +50,29 @@ AMPERE = (
 HOPPER = tuple(Variant(hopper("float16"), a, b, 16) for a, b in ((False, False), (False, True), (True, False)))
 
 
-def emitted(whole: Unit) -> list[Emitted]:
+def emitted(whole: Unit, store: Store | None = None) -> list[Emitted]:
     """As `cuda.emit` tells it, had ptxas run."""
     rows = []
     for variant, kernel in whole.kernels:
         place = (kernel.symbol, "all.cubin")
         rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
         rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
-    reduce = cuda_reduce.source("float16", "sm_80")
+    reduce = reduction("float16", "sm_80", store)
     place = (reduce.symbol, "all.cubin")
     rows.append(Emitted(None, *place, reduce.args, reduce.block, reduce.shared_bytes, 20, 0, 0, split=False))
     return rows
 
 
-def assembled(folder: Path, hw: str, whole: Unit) -> GpuLibrary:
+def assembled(folder: Path, hw: str, whole: Unit, operator: Gemm = HALVES) -> GpuLibrary:
     """A library of a few kernels whose machine code is a name only."""
     spec, variants = load_spec(hw), tuple(variant for variant, _ in whole.kernels)
     selector = GpuSelector(variants, rates(spec), block_costs(spec, variants), "computed")
-    rows = emitted(whole)
+    rows = emitted(whole, finishing(operator))
     kernels, entries = laid_out(variants, rows)
     image = gpu_doubles.cubin([entry.symbol for entry in entries], int(spec.arch[3:5]))
     manifest = GpuManifest(
         operator="gemm",
+        settings=settings(operator),
         dtype="float16",
         hardware=spec.model_dump(mode="json"),
         arch=spec.arch,
@@ -89,6 +94,28 @@ def assembled(folder: Path, hw: str, whole: Unit) -> GpuLibrary:
     return library
 
 
+class Finished(ctypes.Structure):
+    """What a kernel with an epilogue takes in the place of C (see runtime/gpu_door.h)."""
+
+    _fields_ = (
+        ("c", ctypes.c_void_p),
+        ("operand", ctypes.c_void_p * 4),
+        ("row", ctypes.c_int64 * 4),
+        ("column", ctypes.c_int64 * 4),
+    )
+
+
+def tensor(record: Finished, which: int, dtype: str, m: int, n: int) -> emulator.Workspace:
+    """A tensor of an epilogue as the door describes it."""
+    element, axes = ELEMENTS[dtype], ((m, record.row[which]), (n, record.column[which]))
+    shape, steps = zip(*(axis for axis in axes if axis[1]), strict=True)
+    size = (sum((e - 1) * s for e, s in zip(shape, steps, strict=True)) + 1) * element.itemsize
+    flat = np.frombuffer((ctypes.c_char * size).from_address(record.operand[which]), element)
+    strides = tuple(step * element.itemsize for step in steps)
+    view = np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
+    return emulator.Workspace(view, element.itemsize)
+
+
 def matrix(address: int, rows: int, columns: int, stride: int, dtype: Any = HALF, *, written: bool = False) -> Any:
     size = ((rows - 1) * stride + columns) * dtype.itemsize
     flat = np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
@@ -99,17 +126,18 @@ def matrix(address: int, rows: int, columns: int, stride: int, dtype: Any = HALF
 def emulating(library: GpuLibrary, whole: Unit) -> Any:
     """A callback that runs every launch in the emulator with exactly what the driver was given."""
     entries, kernels = library.manifest.entries, library.manifest.kernels
+    store = rebuilt(library.manifest.operator, library.manifest.settings).store
 
     def run(launch: Launch) -> None:
         symbol, is_split = launch.name.decode(), launch.grid[2] > 1
         alike = [i for i, entry in enumerate(entries) if entry.symbol == symbol]
-        index = next(i for i in alike if len(alike) == 1 or ("*W" in entries[i].args) == is_split)
+        index = next(i for i in alike if len(alike) == 1 or bool({"*W", "&W"} & set(entries[i].args)) == is_split)
         names = entries[index].args
         raw: dict[str, Any] = {}
         for name, address in zip(names, launch.parameters, strict=False):
-            kind = ctypes.c_void_p if name[0] == "*" else Map if name[0] == "@" else ctypes.c_int32
+            kind = {"*": ctypes.c_void_p, "@": Map, "&": Finished}.get(name[0], ctypes.c_int32)
             found = kind.from_address(address)
-            raw[name] = found if name[0] == "@" else found.value
+            raw[name] = found if name[0] in "@&" else found.value
         values: list[Any] = []
         for name in names:
             values.append(operand(name, raw, index, launch))
@@ -118,8 +146,21 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
 
     def operand(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
         m, n = raw["M"], raw["N"]
+        if name[0] == "&":
+            record = raw[name]
+            if name == "&W":
+                place = matrix(record.c, launch.grid[2] * m, n, n, np.dtype(np.float32), written=True)
+            else:
+                place = matrix(record.c, m, n, raw["ldc"], ELEMENTS[store.out], written=True)
+            tensors = [tensor(record, which, x.dtype, m, n) for which, x in enumerate(store.chain.operands)]
+            missing = [0] * (4 - len(tensors))
+            return emulator.Record(
+                (emulator.Workspace(place), *tensors, *missing, *list(record.row), *list(record.column))
+            )
         if name == "*W":
             parts = raw.get("splits", launch.grid[2])
+            if parts == 0:  # a sum of no products: the kernel must not look
+                return np.zeros((1, 1), np.float32)
             return matrix(raw[name], parts * m, n, n, np.dtype(np.float32), written=True).reshape(parts, m, n)
         if name == "*C":
             return matrix(raw[name], m, n, raw["ldc"], written=True)
@@ -143,12 +184,13 @@ def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
     stub_driver.reset()
 
 
-def opened(driver: StubDriver, folder: Path, hw: str, variants: Sequence[Variant]) -> GpuGemm:
+def opened(driver: StubDriver, folder: Path, hw: str, variants: Sequence[Variant], operator: Gemm = HALVES) -> GpuGemm:
     driver.reset()
     spec = load_spec(hw)
     driver.describe(major=int(spec.arch[3]), minor=int(spec.arch[4]), shared_per_block=spec.shared_per_block_bytes)
-    whole = unit(variants, spec.arch)
-    gemm = GpuGemm(assembled(folder, hw, whole), 0)
+    whole = unit(variants, spec.arch, finishing(operator))
+    library = assembled(folder, hw, whole, operator)
+    gemm = (FusedGpuGemm if finishing(operator) else GpuGemm)(library, 0)
     driver.on_launch(emulating(gemm.library, whole))
     return gemm
 

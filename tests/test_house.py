@@ -82,6 +82,7 @@ MODULES = (
     "codegen.cuda_program",
     "codegen.cuda_fragments",
     "codegen.cuda_prelude",
+    "codegen.cuda_finish",
     "codegen.cuda_core",
     "codegen.cuda_skinny",
     "codegen.cuda_reduce",
@@ -108,7 +109,9 @@ MODULES = (
     "batch_launcher",
     "grouped_launcher",
     "reduction_launcher",
+    "gpu_planner",
     "gpu_launcher",
+    "gpu_fused",
     # what users hold
     "api",
     "demo",

@@ -165,9 +165,11 @@ def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: 
         fused = manifest.operator == "gemm" and operators.store_of(operators.rebuilt("gemm", manifest.settings)).needed
         home, launcher = LAUNCHERS.get(manifest.operator, FUSED_LAUNCHER if fused else GEMM_LAUNCHER)
         return getattr(import_module(home), launcher)(library)
+    from vortex.gpu_fused import FusedGpuGemm
     from vortex.gpu_launcher import GpuGemm
 
-    return GpuGemm(library, device, jit=jit)
+    operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
+    return (FusedGpuGemm if operators.finishing(operator) else GpuGemm)(library, device, jit=jit)
 
 
 def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> Any:

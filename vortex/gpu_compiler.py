@@ -19,18 +19,20 @@ from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver
-from vortex.errors import CodegenError, DeviceError, OperandError
+from vortex.errors import CodegenError, DeviceError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
 from vortex.gpu_meter import Meter
-from vortex.gpu_profiler import GpuProfile, block_costs, rates, recording
+from vortex.gpu_profiler import GpuProfile, block_costs, finished_bytes, rates, recording
 from vortex.gpu_selector import ALIGNMENTS, GpuSelector
 from vortex.gpu_sieve import backends
 from vortex.gpu_variety import choose
-from vortex.operators import Operator, store_of
+from vortex.operators import Operator, finishing, settings
 from vortex.rkernel import decompose
 
+SERVED = ("gemm",)
+"""Operators that have kernels on GPUs."""
 WORKSPACE_BYTES = 64 << 20
 """Device memory for partial sums that a call may use; the selector cuts no reduction that would need more."""
 
@@ -43,11 +45,10 @@ def compile(
     With `measurable` this machine has the device and L1 is timed on it; otherwise a recorded measurement is replayed,
     or L1 is computed.
     """
-    store = store_of(operator)
-    if store.chain or store.out != operator.storage:
-        raise OperandError(
-            f"{operator.name} for {hardware.name}: its libraries store sums as they are; "
-            f"drop the epilogue ({store.chain}) and out_dtype"
+    if operator.name not in SERVED:
+        raise UnknownNameError(
+            f"{operator.name} on {hardware.name}: GPU libraries compute {', '.join(SERVED)} so far; "
+            "compile it for a CPU, or express it as one of these"
         )
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()
@@ -57,7 +58,14 @@ def compile(
     variants = tuple(variant for variety in varieties for variant in variety.variants)
     clock.lap("sieve")
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    emitted = emit(variants, hardware, folder, workers, lambda what, share: progress(what, 0.1 + 0.7 * share))
+    emitted = emit(
+        variants,
+        hardware,
+        folder,
+        workers,
+        lambda what, share: progress(what, 0.1 + 0.7 * share),
+        store=finishing(operator),
+    )
     clock.lap("emit")
     fitting = filter_by_spills(variants, emitted)
     admitted = [row for variety in varieties for row in variety.admitted]
@@ -87,16 +95,26 @@ def linked(
     about: Mapping[str, Any],
 ) -> GpuLibrary:
     """The library of kernels that were emitted into `folder`, their costs as far as no shape is needed (Eq. 1 to 4)."""
+    store = finishing(operator)
     kernels, entries = laid_out(variants, emitted)
     registers = {entry.variant.name: entry.registers for entry in emitted if entry.variant is not None}
     whole = frozenset(kernel.variant.name for kernel in kernels if kernel.split < 0)
-    costs = block_costs(hardware, variants, profile, registers, whole)
+    costs = block_costs(
+        hardware,
+        variants,
+        profile,
+        registers,
+        whole,
+        finished=finished_bytes(store),
+    )
     selector = GpuSelector(variants, rates(hardware), costs, profile.basis)
     parts = {DOOR: emit_door(selector, folder).read_bytes()}
     for name in {entry.file for entry in entries}:
         parts |= {part: (folder / part).read_bytes() for part in (name, ptx_name(name))}
+    sums = splits(kernels) or store is not None  # a sum of no products is finished by it too
     manifest = GpuManifest(
         operator=operator.name,
+        settings=settings(operator),
         dtype=operator.dtype,
         hardware=hardware.model_dump(mode="json"),
         arch=hardware.arch,
@@ -104,7 +122,7 @@ def linked(
         basis=profile.basis,
         kernels=kernels,
         entries=entries,
-        reduce=next((at for at, entry in enumerate(emitted) if entry.variant is None), -1) if splits(kernels) else -1,
+        reduce=next(at for at, entry in enumerate(emitted) if entry.variant is None) if sums else -1,
         reduce_columns=COLUMNS,
         is_wide=True,
         workspace_bytes=WORKSPACE_BYTES,

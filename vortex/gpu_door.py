@@ -14,11 +14,32 @@ from vortex.cuda_driver import Device, Driver, Modules, python_threads
 from vortex.errors import DeviceError, LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
+from vortex.operators import finishing, rebuilt, store_of
 
-ABI = 1
-PARAMETERS = ("*A", "*B", "*C", "*W", "M", "N", "K", "lda", "ldb", "ldc", "chunk", "splits", "raster", "@A", "@B")
+ABI = 2
+PARAMETERS = (
+    "*A",
+    "*B",
+    "*C",
+    "*W",
+    "M",
+    "N",
+    "K",
+    "lda",
+    "ldb",
+    "ldc",
+    "chunk",
+    "splits",
+    "raster",
+    "@A",
+    "@B",
+    "&C",
+    "&W",
+)
 """In the order of the numbers of runtime/gpu_door.h."""
 MOST_PARAMETERS = 24
+MOST_EXTRAS = 4
+PER = {"column": 0, "row": 1, "element": 2}
 MAP_TYPES = {"float16": 6, "bfloat16": 9, "float32": 7, "tfloat32": 11}
 """CUtensorMapDataType of a descriptor for the tensor memory accelerator."""
 
@@ -66,6 +87,10 @@ class _Kernel(ctypes.Structure):
     )
 
 
+class _Extra(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("per", "code", "bits"))
+
+
 class _Setup(ctypes.Structure):
     _fields_ = (
         ("abi", ctypes.c_int32),
@@ -76,7 +101,9 @@ class _Setup(ctypes.Structure):
         ("entries", ctypes.POINTER(_Entry)),
         ("kernels", ctypes.POINTER(_Kernel)),
         *((name, ctypes.c_int32) for name in ("kernel_count", "reduce", "reduce_columns")),
-        *((name, ctypes.c_int32) for name in ("dtype_code", "dtype_bits", "map_type", "wide")),
+        *((name, ctypes.c_int32) for name in ("dtype_code", "dtype_bits", "out_code", "out_bits", "map_type", "wide")),
+        *((name, ctypes.c_int32) for name in ("finishes", "extra_count")),
+        ("extras", _Extra * MOST_EXTRAS),
         ("workspace_bytes", ctypes.c_int64),
     )
 
@@ -100,6 +127,7 @@ class Door:
             "vx_gpu_close": (None, (pointer,)),
             "vx_gpu_set_workspace": (long, (pointer, pointer, pointer, long)),
             "vx_gpu_gemm": (long, (pointer, pointer, thing, thing, thing, long, pointer, number)),
+            "vx_gpu_gemm_finished": (long, (pointer, pointer, ctypes.POINTER(thing), long, pointer, number)),
             "vx_gpu_gemm_described": (long, (pointer, pointer, long, pointer)),
             "vx_gpu_gemm_planned": (long, (pointer, pointer, long, pointer, ctypes.POINTER(Plan))),
             "vx_gpu_stream": (long, (pointer, pointer, ctypes.POINTER(pointer))),
@@ -166,6 +194,9 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
     entries, kernels = (_Entry * len(rows))(*rows), _kernels(manifest)
     save, restore = python_threads()
     code, bits = DTYPES[manifest.dtype]
+    operator = rebuilt(manifest.operator, manifest.settings)
+    store = store_of(operator)
+    extras = (_Extra * MOST_EXTRAS)(*(_Extra(PER[x.per], *DTYPES[x.dtype]) for x in store.chain.operands))
     uses_maps = any(kernel.box_a[0] for kernel in manifest.kernels)
     setup = _Setup(
         abi=ABI,
@@ -180,8 +211,13 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
         reduce_columns=manifest.reduce_columns,
         dtype_code=code,
         dtype_bits=bits,
+        out_code=DTYPES[store.out][0],
+        out_bits=DTYPES[store.out][1],
         map_type=MAP_TYPES[manifest.dtype] if uses_maps else -1,
         wide=manifest.is_wide,
+        finishes=finishing(operator) is not None,
+        extra_count=len(store.chain.operands),
+        extras=extras,
         workspace_bytes=manifest.workspace_bytes,
     )
     missing = ctypes.c_char_p()

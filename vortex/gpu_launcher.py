@@ -5,19 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vortex.cuda_driver import Device, Driver
-from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
-from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, choose_code, open_on, shape_of
-from vortex.gpu_explain import GpuExplanation, explain
-from vortex.gpu_library import GpuLibrary, Kernel, write
+from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, UnknownNameError, VortexError
+from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, choose_code, open_on
+from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_operands import (
     CUDA_ERROR,
     NEEDS_WORKSPACE,
     REASONS,
+    Described,
     DLTensor,
     current_stream,
     describe,
@@ -27,13 +27,16 @@ from vortex.gpu_operands import (
     refuse_gradients,
     stream_handle,
 )
-from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
+from vortex.gpu_planner import GpuPlanner
+from vortex.gpu_selector import GpuPlan
 from vortex.operands import OPERANDS
 
 TRANSPOSE_A, TRANSPOSE_B = 1, 2
+Operands = tuple[Any, ...]
+"""A, B, C and, with an epilogue, its tensors."""
 
 
-class GpuGemm:
+class GpuGemm(GpuPlanner):
     """C = A B for any shape on a CUDA device: see `__call__`."""
 
     def __init__(self, library: GpuLibrary, device: int | None = None, *, jit: bool = False) -> None:
@@ -43,9 +46,7 @@ class GpuGemm:
         says what is missing. `jit` lets the driver translate the library's PTX for an architecture whose machine code
         it does not hold, which may take minutes.
         """
-        self.library = library
-        self.manifest = library.manifest
-        self._door = Door(library.parts["door.so"])
+        super().__init__(library)
         self._gemm = self._door.calls.vx_gpu_gemm
         self._exchange: dict[type, int] = {}
         self._workspaces: dict[int, list[Any]] = {}
@@ -72,16 +73,6 @@ class GpuGemm:
         self.device, self._opened, self._handle = device, opened, opened.handle
         self.code = f"{self.manifest.ptx} PTX, translated by the driver" if translate else self.manifest.arch
         weakref.finalize(self, _close, self._door, opened, ordinal)
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel that the selector chooses from."""
-        return self.manifest.kernels
-
-    @property
-    def strategies(self) -> tuple[Any, ...]:
-        """Every strategy that some kernel of the library follows."""
-        return tuple(dict.fromkeys(kernel.variant.strategy for kernel in self.manifest.kernels))
 
     def __call__(
         self,
@@ -111,40 +102,64 @@ class GpuGemm:
         if transpose_b:
             flags |= TRANSPOSE_B
         if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0) or getattr(out, "requires_grad", 0):
-            refuse_gradients(a, b, out)
+            refuse_gradients((a, b, out), OPERANDS)
         known = self._exchange.get
         api = known(type(a))
         if api and stream is None and workspace is None and api == known(type(b)) == known(type(out)):
             try:
                 status = self._gemm(self._handle, api, a, b, out, flags, None, 0)
             except (BufferError, TypeError, ValueError, RuntimeError) as error:
-                raise unreadable(error, a, b, out) from error
+                raise unreadable(error, (a, b, out), OPERANDS) from error
         else:
-            status = self._queue(a, b, out, flags, self._stream_of(a, stream), workspace)
-        if status & 0xFF == NEEDS_WORKSPACE and workspace is None:
-            handle = self._stream_of(a, stream)
-            self._provide(a, status >> 16, handle)
-            status = self._queue(a, b, out, flags, handle, None)
+            return self._in_full((a, b, out), flags, stream, workspace)
         if status:
-            raise self._refusal(status, a, b, out)
+            if status & 0xFF == NEEDS_WORKSPACE:
+                return self._provided(status, (a, b, out), flags, self._stream_of(a, None))
+            raise self._refusal(status, (a, b, out))
         return out
 
-    def _queue(self, a: Any, b: Any, out: Any, flags: int, stream: int, lent: Any) -> int:
-        """A call in full: any kinds of operands, a stream, memory lent for this call alone."""
-        apis = {self._api_of(operand) for operand in (a, b, out)}
-        calls, handle = self._door.calls, self._handle
+    def _in_full(self, operands: Operands, flags: int, stream: Any, lent: Any) -> Any:
+        """A call of any kinds of operands, on a stream, with memory lent for it alone; returns `out`."""
+        handle = self._stream_of(operands[0], stream)
+        status = self._queue(operands, flags, handle, lent)
+        if status & 0xFF == NEEDS_WORKSPACE and lent is None:
+            return self._provided(status, operands, flags, handle)
+        if status:
+            raise self._refusal(status, operands)
+        return operands[2]
+
+    def _provided(self, status: int, operands: Operands, flags: int, stream: int) -> Any:
+        """Once more, with the workspace that was missing."""
+        self._provide(operands[0], status >> 16, stream)
+        if status := self._queue(operands, flags, stream, None):
+            raise self._refusal(status, operands)
+        return operands[2]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """What messages call the operands."""
+        return OPERANDS
+
+    def _read(self, operands: Operands) -> tuple[Any, list[Described]]:
+        """Descriptions as the door takes them, and what must live as long."""
+        read = [describe(operand, name) for operand, name in zip(operands, self._names, strict=True)]
+        return (ctypes.c_void_p * len(read))(*(operand.tensor for operand in read)), read
+
+    def _queue(self, operands: Operands, flags: int, stream: int, lent: Any) -> int:
+        apis = {self._api_of(operand) for operand in operands}
+        calls, handle, a = self._door.calls, self._handle, operands[0]
         if lent is not None:
             self._set_workspace(a, lent, stream)
         try:
             if len(apis) == 1 and (api := apis.pop()):
-                return int(self._gemm(handle, api, a, b, out, flags, stream, 1))
-            read = [describe(operand, name) for operand, name in zip((a, b, out), OPERANDS, strict=True)]
-            tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in read))
+                objects = (ctypes.py_object * len(operands))(*operands)
+                return int(calls.vx_gpu_gemm_finished(handle, api, objects, flags, stream, 1))
+            tensors, _keep = self._read(operands)
             return int(calls.vx_gpu_gemm_described(handle, tensors, flags, stream))
         except (BufferError, TypeError, ValueError, RuntimeError) as error:
             if isinstance(error, VortexError):
                 raise
-            raise unreadable(error, a, b, out) from error
+            raise unreadable(error, operands, self._names) from error
         finally:
             if lent is not None:
                 own = self._workspaces.get(stream)
@@ -169,13 +184,14 @@ class GpuGemm:
         transpose_a: bool = False,
         transpose_b: bool = False,
         stream: Any = None,
+        **operands: Any,
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         if not self._handle:
             raise self._unusable()
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        read = [describe(operand, name) for operand, name in zip((a, b, out), OPERANDS, strict=True)]
-        tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in read))
+        given = (a, b, out, *self._in_order(operands))
+        tensors, _keep = self._read(given)
         native = Plan(plan.index, plan.splits, plan.chunk, plan.raster, plan.seconds)
         handle = self._stream_of(a, stream)
         run = self._door.calls.vx_gpu_gemm_planned
@@ -184,44 +200,14 @@ class GpuGemm:
             self._provide(a, status >> 16, handle)
             status = run(self._handle, tensors, flags, handle, ctypes.byref(native))
         if status:
-            raise self._refusal(status, a, b, out)
+            raise self._refusal(status, given)
         return out
 
-    def plan(self, m: int, n: int, k: int, **operands: Any) -> GpuPlan:
-        """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        native = self._door.select(shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest.workspace_bytes)
-        if native.kernel < 0:
-            raise ShapeError(f"no kernel of the library serves {m}x{n}x{k} with {operands}; make contiguous copies")
-        variant = self.manifest.kernels[native.kernel].variant
-        return GpuPlan(native.kernel, variant, native.splits, native.chunk, native.raster, native.seconds)
-
-    def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
-        """The chosen plan with each cost term, the best of every core type, and what the sieve admitted."""
-        shape, manifest = shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest
-        layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
-        return explain(
-            self.selector,
-            Extents(m, n, k),
-            layout,
-            shape.alignment,
-            manifest.workspace_bytes,
-            manifest.hardware["name"],
-            {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
-        )
-
-    @cached_property
-    def selector(self) -> GpuSelector:
-        """The native selector's mirror in Python."""
-        return GpuSelector.from_json([kernel.variant for kernel in self.kernels], self.manifest.selector)
-
-    def predict(self, m: int, n: int, k: int, **operands: Any) -> float:
-        """Predicted seconds of a call."""
-        return self.plan(m, n, k, **operands).seconds
-
-    def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
-        """Seconds per selection in native code, the mean of `repeats`."""
-        shape = shape_of(self.manifest.dtype, m, n, k, **operands)
-        return self._door.time_selection(shape, self.manifest.workspace_bytes, repeats)
+    def _in_order(self, operands: dict[str, Any]) -> Operands:
+        """Tensors beyond A, B and C in the order in which the door takes them; a plain product has none."""
+        if operands:
+            raise UnknownNameError(f"unknown operand {min(operands)!r}; this library takes a, b and out")
+        return ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the library to one file, to be read by `vortex.load`."""
@@ -248,7 +234,16 @@ class GpuGemm:
                     raise OperandError(f"{name} is a {type(operand).__name__}; {REASONS[0][2]}") from error
             shapes = f"a {tuple(a.shape)}, b {tuple(b.shape)}"
             raise ShapeError(f"given {shapes}; expected matrices; reshape or index the operands") from error
-        return empty(a, columns if transpose_a else rows, depth if transpose_b else width)
+        return empty(a, columns if transpose_a else rows, depth if transpose_b else width, self._out)
+
+    @property
+    def _out(self) -> str | None:
+        """The element type of C, if it is not that of the operands."""
+        return None
+
+    def _dtype(self, place: int) -> str:
+        """The element type of the operand at a place."""
+        return self.manifest.dtype
 
     def _stream_of(self, a: Any, stream: Any) -> int:
         if stream is not None:
@@ -278,23 +273,23 @@ class GpuGemm:
             raise OperandError("workspace does not start at a multiple of 16 bytes; pass an aligned one")
         status = self._door.calls.vx_gpu_set_workspace(self._handle, stream, start, size)
         if status:
-            raise self._refusal(status, a, a, a)
+            raise self._refusal(status, (a, a, a))
 
-    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+    def _refusal(self, status: int, operands: Operands) -> VortexError:
         reason, place, detail = status & 0xFF, status >> 8 & 0xFF, status >> 16
         kind, problem, remedy = REASONS[reason - 1]
-        name, operand = OPERANDS[place], (a, b, out)[place]
+        name, operand = self._names[place], operands[place]
         assert self._opened is not None
         cuda = self._opened.driver.error(detail) if reason == CUDA_ERROR else ""
-        told = {"detail": detail, "cuda": cuda, "dtype": self.manifest.dtype, "device": self.device}
-        shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True))
+        told = {"detail": detail, "cuda": cuda, "dtype": self._dtype(place), "device": self.device}
+        shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(self._names, operands, strict=False))
         problem, remedy = problem.format(**told), remedy.format(**told)
         return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
 
 
-def unreadable(error: Exception, a: Any, b: Any, out: Any) -> DtypeError:
+def unreadable(error: Exception, operands: Operands, names: Sequence[str]) -> DtypeError:
     """What an operand's framework says of an operand that DLPack cannot describe."""
-    given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(OPERANDS, (a, b, out), strict=True))
+    given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(names, operands, strict=True))
     return DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense tensors on a CUDA device")
 
 

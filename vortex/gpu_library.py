@@ -22,7 +22,7 @@ from vortex.candidates import Admitted, Tile
 from vortex.errors import LibraryError
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 
-FORMAT = 1
+FORMAT = 2
 KIND = "gpu"
 MANIFEST, DOOR = "manifest.json", "door.so"
 ELF, CUDA_MACHINE = b"\x7fELF", 190
@@ -66,6 +66,8 @@ class GpuManifest:
     """What a library was built from and what its selector knows."""
 
     operator: str
+    settings: dict[str, Any]
+    """The operator's fields: `operators.rebuilt` makes it again."""
     dtype: str
     hardware: dict[str, Any]
     arch: str

@@ -14,7 +14,6 @@ from vortex.operands import (
     MISALIGNED,
     NO_PLAN,
     ODD_STRIDES,
-    OPERANDS,
     OVERLAPS,
     WRONG_OUT,
     WRONG_RANK,
@@ -39,6 +38,7 @@ REASONS: tuple[Refusal, ...] = (
     (DeviceError, "could not be computed: {cuda}", "check the device and earlier asynchronous errors"),
     (OperandError, "is on one stream too many", "call from fewer streams, or pass workspace="),
     (ShapeError, "is laid out as no kernel of the library takes it", "make a contiguous copy"),
+    (ShapeError, "does not fit the output", "pass [n] per column, [m] per row, [m, n] per element"),
 )
 """In the order of the numbers of runtime/gpu_door.c."""
 NEEDS_WORKSPACE, CUDA_ERROR = 12, 15
@@ -48,6 +48,7 @@ CUDA, CUDA_MANAGED, CPU = 2, 13, 1
 INT, UINT, FLOAT, BFLOAT = 0, 1, 2, 4
 """DLPack's type codes."""
 DTYPES = {"float32": (FLOAT, 32), "tfloat32": (FLOAT, 32), "float16": (FLOAT, 16), "bfloat16": (BFLOAT, 16)}
+DTYPES |= {"int8": (INT, 8), "uint8": (UINT, 8), "int32": (INT, 32)}
 """How the operands of a library are stored."""
 _CODES = {"i": INT, "u": UINT, "f": FLOAT}
 
@@ -149,9 +150,9 @@ def _describe_interface(operand: Any, name: str) -> Described:
     return described_tensor(address or 0, shape, strides, (_CODES.get(code, INT), 8 * item), (CUDA, device))
 
 
-def refuse_gradients(a: Any, b: Any, out: Any) -> None:
+def refuse_gradients(operands: Sequence[Any], names: Sequence[str]) -> None:
     """The one thing the native door cannot see."""
-    for name, operand in zip(OPERANDS, (a, b, out), strict=True):
+    for name, operand in zip(names, operands, strict=True):
         if getattr(operand, "requires_grad", False):
             raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
 
@@ -180,14 +181,14 @@ def current_stream(operand: Any, device: int) -> int:
     return int(table.get("stream") or 0)
 
 
-def empty(operand: Any, m: int, n: int) -> Any:
-    """An uninitialized matrix of the kind, dtype and device of an operand, from its framework's allocator."""
-    if hasattr(operand, "new_empty"):
-        return operand.new_empty((m, n))
+def empty(operand: Any, m: int, n: int, dtype: str | None = None) -> Any:
+    """An uninitialized matrix of the kind, device and, if no other is named, dtype of an operand."""
     module = sys.modules.get(type(operand).__module__.partition(".")[0])
+    if hasattr(operand, "new_empty"):
+        return operand.new_empty((m, n)) if dtype is None else operand.new_empty((m, n), dtype=getattr(module, dtype))
     if module is not None and hasattr(module, "empty") and hasattr(operand, "device"):
         with operand.device:
-            return module.empty((m, n), dtype=operand.dtype)
+            return module.empty((m, n), dtype=operand.dtype if dtype is None else dtype)
     raise OperandError(f"a {type(operand).__name__} cannot say how to allocate more; pass out= and workspace=")
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from vortex.epilogue import Store
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_cost import MOST_PARTS, BlockCosts, GpuRates
 from vortex.gpu_sieve import resident_blocks
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from vortex.gpu_hardware import GpuSpec
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4}
+"""Of C, and of what an epilogue reads."""
 Basis = Literal["measured", "replayed", "computed"]
 
 
@@ -98,6 +101,7 @@ def block_cost(
     can_split: bool = True,
     calibration: Calibration = CALIBRATION,
     scale: float = 1.0,
+    finished: float | None = None,
 ) -> BlockCosts:
     """One kernel as the cost model sees it; cost(L1) as measured, or computed and scaled where it was not."""
     s = variant.strategy
@@ -117,7 +121,7 @@ def block_cost(
         per_tile_n=1 / s.l1.n,
         per_tile_k=1 / s.l1.k,
         item=float(s.item_bytes),
-        out=float(s.item_bytes),
+        out=float(s.item_bytes) if finished is None else finished,
         resident=float(resident),
         per_resident=1 / resident,
         slots=float(slots),
@@ -152,6 +156,14 @@ def measurements(profile: GpuProfile, variants: Sequence[Variant]) -> dict[str, 
     return {name: row for name, row in rows.items() if row is not None}
 
 
+def finished_bytes(store: Store | None) -> float | None:
+    """Bytes that an element of C moves with an epilogue: its own, and those that are read element by element."""
+    if store is None:
+        return None
+    read = sum(ELEMENT_BYTES[operand.dtype] for operand in store.chain.operands if operand.per == "element")
+    return float(ELEMENT_BYTES[store.out] + read)
+
+
 def block_costs(
     spec: GpuSpec,
     variants: Sequence[Variant],
@@ -159,8 +171,11 @@ def block_costs(
     registers_of: Mapping[str, int] | None = None,
     whole: frozenset[str] = frozenset(),
     calibration: Calibration = CALIBRATION,
+    finished: float | None = None,
 ) -> tuple[BlockCosts, ...]:
     """Every kernel; `registers_of` has ptxas' counts by kernel name, `whole` the kernels without a split form.
+
+    `finished` are the bytes that an element of C moves, if not its own alone (`finished_bytes`).
 
     Kernels that a measurement leaves out are computed, and scaled as measured ones of their backend differ from theirs.
     """
@@ -181,6 +196,7 @@ def block_costs(
             variant.name not in whole,
             calibration,
             scales.get(variant.strategy.backend, 1.0),
+            finished,
         )
         for variant in variants
     )

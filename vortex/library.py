@@ -13,10 +13,9 @@ import tempfile
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
-from typing_extensions import TypeVar
 
 from vortex.candidates import Admitted, Stage, Strategy, Tile
 from vortex.errors import LibraryError
@@ -110,7 +109,14 @@ def _checked(text: str) -> dict[str, Any]:
     return data
 
 
-M = TypeVar("M", Manifest, ReduceManifest, default=Manifest)
+if TYPE_CHECKING:  # a library of a GPU is opened where typing_extensions is not
+    from typing_extensions import TypeVar
+
+    M = TypeVar("M", Manifest, ReduceManifest, default=Manifest)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M", Manifest, ReduceManifest)
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,11 @@ from vortex.epilogue import (
 )
 from vortex.errors import DtypeError, UnknownNameError
 from vortex.reduction import Reduce
+from vortex.steps import Cast
 
 __all__ = [
     "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Operator", "Reduce", "bias", "cast",
-    "clamp", "gelu", "named", "rebuilt", "relu", "residual", "scale", "settings", "silu", "store_of",
+    "clamp", "finishing", "gelu", "named", "rebuilt", "relu", "residual", "scale", "settings", "silu", "store_of",
 ]  # fmt: skip
 
 
@@ -241,6 +242,15 @@ def store_of(operator: Operator) -> Store:
     """What becomes of the sums of an operator; they are stored as they are where it says nothing of them."""
     found = getattr(operator, "store", None)
     return found if isinstance(found, Store) else Store()
+
+
+def finishing(operator: Operator) -> Store | None:
+    """The store stage of an operator whose output is anything but its sums in the element type of the operands."""
+    if not isinstance(operator, Gemm):
+        return None
+    store = operator.store
+    plain = store.out == operator.storage and all(isinstance(step, Cast) for step in store.chain.steps)
+    return None if plain else store
 
 
 def settings(operator: Operator) -> dict[str, Any]:

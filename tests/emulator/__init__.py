@@ -16,6 +16,6 @@ Not modelled: time, caches, the order of global accesses between blocks, fences 
 proxy (but for their absence before wgmma), clusters, races among copies by TMA.
 """
 
-from emulator.driver import TIMINGS, EmulationError, Statistics, TensorMap, Workspace, compile_sources, run
+from emulator.driver import TIMINGS, EmulationError, Record, Statistics, TensorMap, Workspace, compile_sources, run
 
-__all__ = ["TIMINGS", "EmulationError", "Statistics", "TensorMap", "Workspace", "compile_sources", "run"]
+__all__ = ["TIMINGS", "EmulationError", "Record", "Statistics", "TensorMap", "Workspace", "compile_sources", "run"]

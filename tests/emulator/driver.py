@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,12 +61,20 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Memory lent to a kernel, which starts at a multiple of 16 bytes however badly the operands lie."""
+    """Memory lent to a kernel, which starts at a multiple of so many bytes, however badly the operands lie."""
 
     memory: NDArray[np.generic]
+    alignment: int = 16
 
 
-Argument = NDArray[np.generic] | int | np.integer | TensorMap | Workspace
+@dataclass(frozen=True)
+class Record:
+    """A structure of 64-bit words that a kernel takes by value: addresses and numbers."""
+
+    words: tuple[Workspace | int, ...]
+
+
+Argument = NDArray[np.generic] | int | np.integer | TensorMap | Workspace | Record
 
 
 @dataclass(frozen=True)
@@ -233,12 +242,15 @@ def run(
             placed[id(array)] = (array, copy, address)
         return placed[id(array)][2]
 
-    values: list[ctypes._SimpleCData | ctypes.Structure] = []
+    values: list[Any] = []
     for argument in args:
         if isinstance(argument, np.ndarray):
             values.append(ctypes.c_void_p(place(argument, alignment)))
         elif isinstance(argument, Workspace):
-            values.append(ctypes.c_void_p(place(argument.memory, 16)))
+            values.append(ctypes.c_void_p(place(argument.memory, argument.alignment)))
+        elif isinstance(argument, Record):
+            words = [place(x.memory, x.alignment) if isinstance(x, Workspace) else x for x in argument.words]
+            values.append((ctypes.c_int64 * len(words))(*words))
         elif isinstance(argument, TensorMap):
             values.append(tensor_map(argument, place(argument.operand, alignment)))
         elif isinstance(argument, np.int64):

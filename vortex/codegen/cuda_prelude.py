@@ -26,7 +26,14 @@ VORTEX_DEVICE unsigned pack_f16(float low, float high) {
 #endif
 }
 VORTEX_DEVICE unsigned pack_bf16(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  unsigned l = __float_as_uint(low), h = __float_as_uint(high);
+  l = low != low ? 0x7fff : (l + 0x7fff + (l >> 16 & 1)) >> 16;
+  h = high != high ? 0x7fff : (h + 0x7fff + (h >> 16 & 1)) >> 16;
+  return l | h << 16;
+#else
   unsigned d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d;
+#endif
 }
 VORTEX_DEVICE float round_tf32(float x) {
   unsigned d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(x)); return __uint_as_float(d);

@@ -14,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define REFUSE(reason, operand) ((int64_t)((reason) | (operand) << 8))
 #define DETAILED(reason, operand, detail) (REFUSE(reason, operand) | (int64_t)(detail) << 16)
-enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2 };
+enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, FIRST_EXTRA = 3, MOST_OPERANDS = FIRST_EXTRA + VX_MOST_EXTRAS };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2 };
 /* Mirrored by gpu_launcher.REASONS. */
 enum {
@@ -34,7 +34,8 @@ enum {
   PYTHON_ERROR,
   CUDA_ERROR,
   TOO_MANY_STREAMS,
-  NO_KERNEL
+  NO_KERNEL,
+  BAD_EXTRA
 };
 
 #define LIMIT_32 INT64_C(2147483647)
@@ -66,7 +67,7 @@ typedef struct {
 typedef struct {
   vx_gpu_setup setup;
   driver_calls driver;
-  int64_t item_bytes;
+  int64_t item_bytes, out_bytes; /* of an element of A and B, and of C */
   int32_t stream_count;
   workspace workspaces[VX_MOST_STREAMS];
 } library;
@@ -81,6 +82,7 @@ typedef struct {
 typedef struct {
   matrix a, b, c;
   vx_gpu_shape shape;
+  vx_gpu_finished finished;
 } call;
 
 EXPORT int32_t vx_gpu_abi(void) { return VX_DOOR_ABI; }
@@ -114,6 +116,7 @@ EXPORT void *vx_gpu_open(const char *driver_name, const vx_gpu_setup *setup, con
   }
   opened->setup = *setup;
   opened->item_bytes = setup->dtype_bits / 8;
+  opened->out_bytes = setup->out_bits / 8;
   return opened;
 }
 
@@ -129,14 +132,21 @@ EXPORT int64_t vx_gpu_set_workspace(library *of, void *stream, void *data, int64
   return 0;
 }
 
-static int64_t read_matrix(const library *of, const DLTensor *t, int operand, matrix *out) {
+/* Where a tensor's elements are, once it is known to be one of the type that is wanted on this device. */
+static int64_t read_data(const library *of, const DLTensor *t, int operand, int32_t code, int32_t bits, char **data) {
   if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged) return REFUSE(BAD_DEVICE, operand);
   if (t->device.device_id != of->setup.device) return DETAILED(OTHER_DEVICE, operand, t->device.device_id);
+  if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
+  *data = (char *)t->data + t->byte_offset;
+  return (uintptr_t)*data % (uintptr_t)(bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
+}
+
+static int64_t read_matrix(const library *of, const DLTensor *t, int operand, matrix *out) {
+  const vx_gpu_setup *s = &of->setup;
+  int is_out = operand == OPERAND_OUT;
+  int64_t refused = read_data(of, t, operand, is_out ? s->out_code : s->dtype_code, is_out ? s->out_bits : s->dtype_bits, &out->data);
+  if (refused) return refused;
   if (t->ndim != 2) return REFUSE(BAD_RANK, operand);
-  if (t->dtype.code != of->setup.dtype_code || t->dtype.bits != of->setup.dtype_bits || t->dtype.lanes != 1)
-    return REFUSE(BAD_DTYPE, operand);
-  out->data = (char *)t->data + t->byte_offset;
-  if ((uintptr_t)out->data % (uintptr_t)of->item_bytes) return REFUSE(MISALIGNED, operand);
   int64_t r = t->shape[0], c = t->shape[1];
   int64_t down = t->strides ? t->strides[0] : c, along = t->strides ? t->strides[1] : 1;
   int empty = r == 0 || c == 0;
@@ -153,16 +163,42 @@ static int64_t read_matrix(const library *of, const DLTensor *t, int operand, ma
   return 0;
 }
 
-/* Whether some element belongs to both. Exact for equal strides; otherwise two ranges that meet count as overlapping. */
-static int overlap(const matrix *x, const matrix *y, int64_t item) {
+static int64_t reach(const matrix *x, int64_t item) { return ((x->rows - 1) * x->stride + x->columns) * item; }
+
+/* Whether some byte belongs to both. Exact for lines equally far apart; otherwise two ranges that meet count as overlapping. */
+static int overlap(const matrix *x, int64_t x_item, const matrix *y, int64_t y_item) {
   if (!x->rows || !x->columns || !y->rows || !y->columns) return 0;
-  const char *x_end = x->data + ((x->rows - 1) * x->stride + x->columns) * item;
-  const char *y_end = y->data + ((y->rows - 1) * y->stride + y->columns) * item;
-  if (x_end <= y->data || y_end <= x->data) return 0;
-  if (x->stride != y->stride) return 1;
-  int64_t apart = (x->data - y->data) % (x->stride * item);
-  if (apart < 0) apart += x->stride * item;
-  return !(apart >= y->columns * item && apart + x->columns * item <= x->stride * item);
+  if (x->data + reach(x, x_item) <= y->data || y->data + reach(y, y_item) <= x->data) return 0;
+  int64_t step = x->stride * x_item;
+  if (step != y->stride * y_item) return 1;
+  int64_t apart = (x->data - y->data) % step;
+  if (apart < 0) apart += step;
+  return !(apart >= y->columns * y_item && apart + x->columns * x_item <= step);
+}
+
+/* A tensor of the epilogue, which must not lie where C does. */
+static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, call *c) {
+  const vx_gpu_extra *wanted = &of->setup.extras[which];
+  const vx_gpu_shape *s = &c->shape;
+  int operand = FIRST_EXTRA + which, rank = wanted->per == VX_PER_ELEMENT ? 2 : 1;
+  char *data;
+  int64_t refused = read_data(of, t, operand, wanted->code, wanted->bits, &data), strides[2] = {0, 0}, end = 1;
+  if (refused) return refused;
+  if (t->ndim != rank) return REFUSE(BAD_EXTRA, operand);
+  for (int axis = rank - 1, first = wanted->per == VX_PER_COLUMN, step = 1; axis >= 0; axis--) {
+    int64_t extent = first + axis == 0 ? s->m : s->n, stride = t->strides ? t->strides[axis] : step;
+    if (t->shape[axis] != extent) return REFUSE(BAD_EXTRA, operand);
+    if (extent > 1 && stride < 0) return REFUSE(BAD_STRIDES, operand);
+    strides[first + axis] = extent > 1 ? stride : 0;
+    end += extent > 1 ? (extent - 1) * stride : 0;
+    step = (int)(t->strides ? 1 : extent);
+  }
+  matrix whole = {data, 1, end, end, 0};
+  if (s->m && s->n && overlap(&c->c, of->out_bytes, &whole, wanted->bits / 8)) return REFUSE(OVERLAPS, operand);
+  c->finished.operand[which] = data;
+  c->finished.row[which] = strides[0];
+  c->finished.column[which] = strides[1];
+  return 0;
 }
 
 /* The largest of 16, 8, 4, 2 that divides where every row starts and how long it is. */
@@ -170,6 +206,13 @@ static int32_t alignment(const matrix *x, int64_t item) {
   uint64_t bits = 16 | (uint64_t)(uintptr_t)x->data | (uint64_t)(x->columns * item);
   if (x->rows > 1) bits |= (uint64_t)(x->stride * item);
   return (int32_t)(bits & (~bits + 1));
+}
+
+/* C's alignment as kernels count it: in bytes of so many elements of A. None stores more than four elements at a time. */
+static int32_t alignment_of_stores(const library *of, const matrix *c) {
+  int32_t bytes = alignment(c, of->out_bytes);
+  if (!of->setup.finishes) return bytes;
+  return bytes >= 4 * of->out_bytes ? 16 : (int32_t)(bytes * of->item_bytes / of->out_bytes);
 }
 
 static int64_t open_call(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
@@ -187,9 +230,12 @@ static int64_t open_call(const library *of, const DLTensor *tensors, int64_t fla
   if ((s->transpose_b ? b->columns : b->rows) != s->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   if (c->is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   if (c->rows != s->m || c->columns != s->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
-  if (overlap(c, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
-  if (overlap(c, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
-  s->alignment = alignment(a, of->item_bytes) | alignment(b, of->item_bytes) | alignment(c, of->item_bytes);
+  if (overlap(c, of->out_bytes, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
+  if (overlap(c, of->out_bytes, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
+  out->finished = (vx_gpu_finished){.c = c->data};
+  for (int32_t i = 0; i < of->setup.extra_count; i++)
+    if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, out))) return refused;
+  s->alignment = alignment(a, of->item_bytes) | alignment(b, of->item_bytes) | alignment_of_stores(of, c);
   s->alignment &= -s->alignment;
   return 0;
 }
@@ -207,13 +253,17 @@ typedef struct {
   void *pointers[4];
   int32_t numbers[VX_PARAMETERS];
   tensor_map maps[2];
+  vx_gpu_finished finished[2]; /* C, and the partial sums in its place */
 } arguments;
 
 static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, int64_t grid_z, arguments *args, void *stream) {
   void *list[VX_MOST_PARAMETERS];
   for (int32_t i = 0; i < entry->parameter_count; i++) {
     int what = entry->parameters[i];
-    list[i] = what <= VX_W ? (void *)&args->pointers[what] : what >= VX_MAP_A ? (void *)&args->maps[what - VX_MAP_A] : (void *)&args->numbers[what];
+    list[i] = what <= VX_W            ? (void *)&args->pointers[what]
+              : what < VX_MAP_A       ? (void *)&args->numbers[what]
+              : what < VX_FINISHED_C  ? (void *)&args->maps[what - VX_MAP_A]
+                                      : (void *)&args->finished[what - VX_FINISHED_C];
   }
   return of->driver.launch(entry->function, (unsigned)grid_x, 1, (unsigned)grid_z, entry->block[0], entry->block[1],
                            entry->block[2], entry->shared_bytes, stream, list, NULL);
@@ -222,6 +272,10 @@ static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, 
 /* Whether a kernel serves operands of this layout and alignment. */
 static int serves(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
   return kernel->transpose_a == s->transpose_a && kernel->transpose_b == s->transpose_b && kernel->vector_bytes <= s->alignment;
+}
+
+static int64_t blocks_of_reduction(const library *of, const vx_gpu_shape *s) {
+  return (s->m * s->n + of->setup.reduce_columns - 1) / of->setup.reduce_columns;
 }
 
 static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
@@ -251,14 +305,19 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
     if (!found || found->bytes < need) return DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
     args.pointers[VX_W] = found->data;
   }
+  args.finished[0] = args.finished[1] = c->finished;
+  args.finished[1].c = args.pointers[VX_W];
   void *current = NULL;
   int status = of->driver.get_context(&current);
   int foreign = !status && current != of->setup.context;
   if (foreign) status = of->driver.push_context(of->setup.context);
   if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
-  if (s->k == 0) {
-    status = of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->item_bytes), 0,
-                                (size_t)(s->n * of->item_bytes), (size_t)s->m, stream);
+  if (s->k == 0 && of->setup.finishes) {
+    args.numbers[VX_SPLITS] = 0; /* sums of nothing */
+    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), 1, &args, stream);
+  } else if (s->k == 0) {
+    status = of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->out_bytes), 0,
+                                (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
   } else {
     if (kernel->box_a[0]) {
       status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
@@ -266,10 +325,8 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
     }
     const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
     if (!status) status = launch(of, entry, tiles, plan->splits, &args, stream);
-    if (!status && plan->splits > 1) {
-      int64_t blocks = (s->m * s->n + of->setup.reduce_columns - 1) / of->setup.reduce_columns;
-      status = launch(of, &of->setup.entries[of->setup.reduce], blocks, 1, &args, stream);
-    }
+    if (!status && plan->splits > 1)
+      status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), 1, &args, stream);
   }
   if (foreign) {
     int popped = of->driver.pop_context(&current);
@@ -308,16 +365,32 @@ EXPORT int64_t vx_gpu_gemm(library *of, const DLPackExchangeAPI *api, void *a, v
   return select_and_run(of, tensors, flags, stream);
 }
 
+/* The same with the tensors of an epilogue behind A, B and C. */
+EXPORT int64_t vx_gpu_gemm_finished(library *of, const DLPackExchangeAPI *api, void *const *objects, int64_t flags, void *stream,
+                                    int32_t has_stream) {
+  DLTensor tensors[MOST_OPERANDS];
+  for (int i = 0; i < FIRST_EXTRA + of->setup.extra_count; i++)
+    if (api->dltensor_from_py_object_no_sync(objects[i], &tensors[i])) return REFUSE(PYTHON_ERROR, i);
+  if (!has_stream && api->current_work_stream(kDLCUDA, of->setup.device, &stream)) return REFUSE(PYTHON_ERROR, OPERAND_OUT);
+  return select_and_run(of, tensors, flags, stream);
+}
+
+static void gather(const library *of, const DLTensor *const *operands, DLTensor *tensors) {
+  for (int i = 0; i < FIRST_EXTRA + of->setup.extra_count; i++) tensors[i] = *operands[i];
+}
+
 /* Operands by their DLPack descriptions. */
 EXPORT int64_t vx_gpu_gemm_described(library *of, const DLTensor *const *operands, int64_t flags, void *stream) {
-  DLTensor tensors[3] = {*operands[0], *operands[1], *operands[2]};
+  DLTensor tensors[MOST_OPERANDS];
+  gather(of, operands, tensors);
   return select_and_run(of, tensors, flags, stream);
 }
 
 /* The same with a given plan: what the oracle of the evaluation and the check of every kernel call. */
 EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands, int64_t flags, void *stream, const vx_gpu_plan *plan) {
-  DLTensor tensors[3] = {*operands[0], *operands[1], *operands[2]};
+  DLTensor tensors[MOST_OPERANDS];
   call c;
+  gather(of, operands, tensors);
   int64_t refused = open_call(of, tensors, flags, &c);
   if (refused) return refused;
   if (plan->kernel < 0 || plan->kernel >= of->setup.kernel_count) return REFUSE(BAD_PLAN, OPERAND_OUT);

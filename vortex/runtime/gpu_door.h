@@ -5,9 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VX_DOOR_ABI 1
+#define VX_DOOR_ABI 2
 #define VX_MOST_PARAMETERS 24
 #define VX_MOST_STREAMS 256
+#define VX_MOST_EXTRAS 4 /* tensors that an epilogue reads */
 
 /* What the selector writes: a kernel of the library, in how many pieces the reduction is cut, elements of k in each. */
 typedef struct {
@@ -26,8 +27,22 @@ void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *pl
 
 /* Parameters of a kernel by number; gpu_launcher.PARAMETERS has their names. */
 enum {
-  VX_A = 0, VX_B, VX_C, VX_W, VX_M, VX_N, VX_K, VX_LDA, VX_LDB, VX_LDC, VX_CHUNK, VX_SPLITS, VX_RASTER, VX_MAP_A, VX_MAP_B, VX_PARAMETERS
+  VX_A = 0, VX_B, VX_C, VX_W, VX_M, VX_N, VX_K, VX_LDA, VX_LDB, VX_LDC, VX_CHUNK, VX_SPLITS, VX_RASTER, VX_MAP_A, VX_MAP_B,
+  VX_FINISHED_C, VX_FINISHED_W, VX_PARAMETERS
 };
+
+/* What a kernel with an epilogue takes in the place of C: where sums go, and its tensors; strides in elements, 0 where shared. */
+typedef struct {
+  void *c;
+  const void *operand[VX_MOST_EXTRAS];
+  int64_t row[VX_MOST_EXTRAS], column[VX_MOST_EXTRAS];
+} vx_gpu_finished;
+
+/* A tensor of an epilogue: [n] per column, [m] per row, [m, n] per element. */
+enum { VX_PER_COLUMN = 0, VX_PER_ROW, VX_PER_ELEMENT };
+typedef struct {
+  int32_t per, code, bits;
+} vx_gpu_extra;
 
 /* One symbol of a cubin. */
 typedef struct {
@@ -53,9 +68,12 @@ typedef struct {
   const vx_gpu_kernel *kernels;
   int32_t kernel_count, reduce;     /* the entry that adds partial sums up, -1 if no kernel splits */
   int32_t reduce_columns;           /* elements of C of one block of it */
-  int32_t dtype_code, dtype_bits;   /* of A, B and C, as DLPack writes them */
+  int32_t dtype_code, dtype_bits;   /* of A and B, as DLPack writes them */
+  int32_t out_code, out_bits;       /* of C */
   int32_t map_type;                 /* CUtensorMapDataType */
   int32_t wide;                     /* whether kernels address more than 2^31 elements of an operand */
+  int32_t finishes, extra_count;    /* whether sums go through an epilogue, and how many tensors it reads */
+  vx_gpu_extra extras[VX_MOST_EXTRAS];
   int64_t workspace_bytes;
 } vx_gpu_setup;
 
