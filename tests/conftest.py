@@ -12,7 +12,8 @@ import pytest
 import vortex
 from vortex.affinity import cpu_flags
 from vortex.launcher import GemmKernel
-from vortex.operators import Operator
+from vortex.library import Library
+from vortex.operators import Conv2d, Operator
 from vortex.specs import load_spec, what_if
 
 if TYPE_CHECKING:
@@ -51,6 +52,14 @@ def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gemm(library_path: Path) -> GemmKernel:
     return vortex.load(library_path)
+
+
+@pytest.fixture(scope="session")
+def conv_library() -> Library:
+    """A convolution's library of this machine."""
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    return vortex.compile(Conv2d(), hw="native", cache=False).library
 
 
 @pytest.fixture(scope="session")

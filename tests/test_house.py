@@ -46,6 +46,8 @@ MODULES = (
     "rates",
     "cost",
     "selector",
+    "conv_cost",
+    "conv_selector",
     "gpu_candidates",
     "gpu_sieve",
     "gpu_cost",
@@ -66,6 +68,8 @@ MODULES = (
     "codegen.cpu_dot",
     "codegen.cpu_winograd",
     "codegen.cpu_load",
+    "codegen.cpu_conv",
+    "codegen.cpu_depthwise",
     "codegen.cpu_nest",
     "codegen.cpu_store",
     "codegen.lower",
@@ -73,6 +77,7 @@ MODULES = (
     "codegen.selector",
     "codegen.cpu",
     "codegen.cpu_reduce",
+    "codegen.conv",
     # GPU
     "codegen.gpu_selector",
     "codegen.gpu_link",
@@ -110,6 +115,7 @@ MODULES = (
     "grouped_launcher",
     "reduction_launcher",
     "gpu_planner",
+    "conv_launcher",
     "gpu_launcher",
     "gpu_fused",
     # what users hold

@@ -19,13 +19,16 @@ from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, 
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
+FILTERS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+"""Columns of a packed operand that is the weights of a convolution."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
 
 
-def domain(extents: Sequence[int], kinds: Sequence[OperandB]) -> list[Shape]:
-    """Shapes of at most 2^37 multiply-adds on the lattice."""
-    shapes = [Shape(m, n, k, b) for m, n, k in product(extents, repeat=3) for b in kinds]
+def domain(extents: Sequence[int], kinds: Sequence[OperandB], columns: Sequence[int] = ()) -> list[Shape]:
+    """Shapes of at most 2^37 multiply-adds on the lattice, whose n is one of `columns` if there are any."""
+    sides = extents, columns or extents, extents
+    shapes = [Shape(m, n, k, b) for m, n, k in product(*sides) for b in kinds]
     return [shape for shape in shapes if shape.m * shape.n * shape.k <= 1 << 37]
 
 
@@ -70,9 +73,11 @@ def cover(loss: Array, most: int) -> list[int]:
     return chosen
 
 
-def choose_panel(rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy]) -> int:
-    """The declared width of a packed operand: that of the main tile which serves the domain best."""
-    shapes = domain(COARSE, [OperandB.PACKED])
+def choose_panel(
+    rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy], columns: Sequence[int]
+) -> int:
+    """The declared width of an operand packed from so many columns: that of the main tile which serves them best."""
+    shapes = domain(COARSE, [OperandB.PACKED], columns)
     unpacked = [s for s in strategies if not s.stage.pack_b]
     widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})
     scores = {}
@@ -90,12 +95,13 @@ def analyze(
     lanes: int,
     threads: int,
     most: int,
+    packed: Sequence[int] = COARSE,
 ) -> tuple[tuple[Strategy, ...], int]:
-    """The strategies a library keeps, and the panel width of its packed operands."""
+    """The strategies a library keeps, and the panel width of its packed operands, of `packed` columns."""
     kinds = list(OperandB)
     wide = Selector(tuple(strategies), rates, table, lanes, 1)
     finalists = best_under_each(wide, domain(COARSE, [OperandB.PLAIN, OperandB.TRANSPOSED]))
-    panel = choose_panel(rates, table, lanes, finalists)
+    panel = choose_panel(rates, table, lanes, finalists, packed)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel)
     shapes = domain(FINE[::2], kinds)
     loss = losses(narrow, shapes, 1)

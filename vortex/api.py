@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
-from vortex.errors import DeviceError, LibraryError, OperandError, ToolchainError, UnknownNameError
+from vortex.errors import DeviceError, LibraryError, OperandError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
 
 if TYPE_CHECKING:  # What GPUs need is imported for them alone: opening a library takes a fraction of a second.
     from vortex.batch_launcher import BatchGemmKernel
+    from vortex.conv_launcher import ConvKernel
     from vortex.gpu_launcher import GpuGemm
     from vortex.gpu_library import GpuLibrary
     from vortex.grouped_launcher import GroupedGemmKernel
@@ -41,6 +42,15 @@ def compile(
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> ReduceKernel: ...
+@overload
+def compile(  # type: ignore[overload-overlap]  # the first that fits counts
+    op: operators.Conv2d,
+    hw: str | Path | Spec = ...,
+    *,
+    dtype: str | None = ...,
+    progress: Progress | None = ...,
+    cache: bool = ...,
+) -> ConvKernel: ...
 @overload
 def compile(
     op: operators.BatchGemm,
@@ -153,6 +163,7 @@ FUSED_LAUNCHER = ("vortex.fused", "FusedGemm")
 LAUNCHERS = {
     "batch_gemm": ("vortex.batch_launcher", "BatchGemmKernel"),
     "grouped_gemm": ("vortex.grouped_launcher", "GroupedGemmKernel"),
+    "conv2d": ("vortex.conv_launcher", "ConvKernel"),
     "reduce": ("vortex.reduction_launcher", "ReduceKernel"),
 }
 """Where the callable of an operator on CPUs lives."""
@@ -190,8 +201,6 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
 
-    if operator.name == "conv2d":
-        raise UnknownNameError("conv2d: this release describes convolutions but compiles none; expected 'gemm'")
     check_versions()  # before TVM is imported: with the wrong pair it crashes
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         if isinstance(spec, HardwareSpec):

@@ -210,6 +210,11 @@ def sieve(rkernel: RKernel) -> Sieve:
     return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("dot", "DotTiles", 1)))
 
 
+def takes_packed(strategy: Strategy) -> bool:
+    """Whether it reads a packed B as it lies."""
+    return not (strategy.stage.dot or strategy.stage.swap or strategy.stage.pack_b)
+
+
 def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> set[tuple[int, int]]:
     """The (rows, vectors) micro-kernels that a set of strategies can call: each main tile and all its residues."""
     return {

@@ -6,17 +6,19 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from vortex.analyzer import analyze
-from vortex.candidates import sieve
-from vortex.codegen.cpu import dot_shapes, emit_library, emit_objects
+from vortex.analyzer import COARSE, FILTERS, analyze
+from vortex.candidates import sieve, takes_packed
+from vortex.codegen.conv import conv_addition, conv_tasks
+from vortex.codegen.cpu import Addition, dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Operator, settings, store_of
+from vortex.operators import Conv2d, Operator, settings, store_of
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
@@ -38,15 +40,20 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
+    if isinstance(operator, Conv2d):  # the weights of a 1x1 filter are packed, pixels are rows: no other GEMM is called
+        found = replace(found, strategies=tuple(s for s in found.strategies if takes_packed(s)))
     clock.lap("sieve")
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    dots = dot_shapes(hardware.instruction(operator.dtype).registers)
+    layouts = LAYOUTS[:1] if isinstance(operator, Conv2d) else LAYOUTS
+    dots = [] if isinstance(operator, Conv2d) else dot_shapes(hardware.instruction(operator.dtype).registers)
 
     def emitting(what: str, share: float) -> None:
         progress(what, 0.05 + 0.6 * share)
 
-    objects = emit_objects(shapes, dots, store_of(operator), lanes, hardware.llvm_cpu, folder, workers, emitting)
+    more = conv_tasks(shapes) if isinstance(operator, Conv2d) else ()
+    store = store_of(operator)
+    objects = emit_objects(shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts)
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical
@@ -55,12 +62,14 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     clock.lap("measure")
     progress("analyzing strategies", 0.7)
     machine, table = rates(hardware, profile), profile.slopes()
-    chosen, panel = analyze(found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES)  # Eq. 1
+    packed = FILTERS if isinstance(operator, Conv2d) else COARSE
+    chosen, panel = analyze(found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, packed)  # Eq. 1
     clock.lap("analyze")
     progress("linking the library", 0.9)
     selector = Selector(chosen, machine, table, lanes, panel)
+    addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
-    binary = emit_library(selector, objects, store_of(operator), hardware.llvm_cpu, folder, started)
+    binary = emit_library(selector, objects, store, hardware.llvm_cpu, folder, started, addition, layouts)
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,

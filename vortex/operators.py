@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from vortex import epilogue
 from vortex.axes import Access, Axis, Role
-from vortex.convolution import Conv2d
+from vortex.convolution import Conv2d as Conv2d
 from vortex.dtypes import ITEM_BYTES
 from vortex.epilogue import (
     NOTHING,

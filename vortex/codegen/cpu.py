@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import tvm_ffi
+from tvm import tirx
 
 from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
@@ -35,6 +36,8 @@ SOURCES = (
     "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
+Task = tuple[Callable[..., None], Sequence[object]]
+"""A function that emits one object file, and what it is to emit."""
 BATCH = 16
 STAGES = tuple(
     LoadStage(layout, rows_first, pack_a, pack_b)
@@ -72,7 +75,7 @@ def dot_shapes(registers: int) -> list[tuple[int, int]]:
 
 
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    functions = [dispatch(tiles, layout) for layout in LAYOUTS]
+    functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
 
 
@@ -85,22 +88,25 @@ def emit_objects(
     folder: Path,
     workers: int,
     progress: Progress,
+    more: Sequence[Task] = (),
+    layouts: Sequence[str] = LAYOUTS,
 ) -> list[Path]:
-    """Objects of the (rows, vectors) micro-kernels for both layouts of A, nests, load and store stages, and dispatch.
+    """Objects of the (rows, vectors) micro-kernels for the layouts of A, nests, load and store stages, and dispatch.
 
-    Compiled by `workers` processes; `progress` is told the share that is done.
+    Compiled by `workers` processes, with `more` that the operator needs; `progress` is told the share that is done.
     """
-    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in LAYOUTS)
+    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    nests = [(stage, store.needed) for stage in STAGES]
+    nests = [(stage, store.needed) for stage in STAGES if stage.layout in layouts]
     half = len(nests) // 2
-    tasks: list[tuple[Callable[..., None], Sequence[object]]] = [
+    tasks: list[Task] = [
         (_emit_rest, tiles),
         (_emit_dots, dots),
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
         *([(_emit_stores, [store])] if store.needed else []),
         *((_emit_kernels, batch) for batch in batches),
+        *more,
     ]
     paths = [folder / f"{emit.__name__.strip('_')}_{index}.o" for index, (emit, _) in enumerate(tasks)]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
@@ -113,15 +119,15 @@ def emit_objects(
 
 
 def measuring_table(lanes: int) -> str:
-    """C source that hands the emitted functions to `runtime/measure.c`."""
-    layouts = ", ".join(dispatch_symbol(layout) for layout in LAYOUTS)
+    """C source that hands the emitted functions to `runtime/measure.c`, which times A by rows."""
+    timed = dispatch_symbol(LAYOUTS[0])
     return "\n".join(
         [
             "#include <stdint.h>",
-            *(f"extern int32_t {dispatch_symbol(layout)}();" for layout in LAYOUTS),
+            f"extern int32_t {timed}();",
             f"extern int32_t {COPY_SYMBOL}(), {TRANSPOSE_SYMBOL}();",
             "typedef int32_t (*any)();",
-            f"static any const layouts[] = {{{layouts}}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
+            f"static any const layouts[] = {{{timed}}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
             "any const *vx_l0_layouts(void) { return layouts; }",
             "any const *vx_load_stages(void) { return loads; }",
             f"int64_t vx_measured_lanes(void) {{ return {lanes}; }}",
@@ -171,7 +177,12 @@ def store_table(store: Store) -> list[str]:
 
 
 def library_table(
-    strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, store: Store, least_parallel: float
+    strategies: Strategies,
+    chosen: Sequence[Strategy],
+    selector: Selector,
+    store: Store,
+    least_parallel: float,
+    layouts: Sequence[str] = LAYOUTS,
 ) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes = selector.lanes
@@ -181,7 +192,7 @@ def library_table(
         f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
         for s in chosen
     )
-    nests = ", ".join(stage.symbol for stage in STAGES)
+    nests = ", ".join(stage.symbol if stage.layout in layouts else "0" for stage in STAGES)
     signature = (
         "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
         "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
@@ -190,7 +201,7 @@ def library_table(
     return "\n".join(
         [
             '#include "vortex_runtime.h"',
-            *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES),
+            *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES if stage.layout in layouts),
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
@@ -199,7 +210,7 @@ def library_table(
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
             *store_table(store),
-            *dot_table(round(selector.rates.registers)),
+            *dot_table(round(selector.rates.registers) if any(s.stage.dot for s in chosen) else 0),
             f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
             "",
         ]
@@ -214,17 +225,35 @@ def c_floats(values: Array) -> str:
     return ", ".join(c_float(float(value)) for value in np.asarray(values).ravel())
 
 
+@dataclass(frozen=True)
+class Addition:
+    """What an operator brings into a library beside the GEMM: sources of `runtime/`, tables and costs."""
+
+    sources: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
+    costs: tuple[tirx.PrimFunc, ...] = ()
+    defines: tuple[str, ...] = ()
+
+
 def emit_library(
-    selector: Selector, kernels: Sequence[Path], store: Store, llvm_cpu: str, folder: Path, least_parallel: float
+    selector: Selector,
+    kernels: Sequence[Path],
+    store: Store,
+    llvm_cpu: str,
+    folder: Path,
+    least_parallel: float,
+    addition: Addition = Addition(),
+    layouts: Sequence[str] = LAYOUTS,
 ) -> Path:
     """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
     strategies = columns_of(selector.strategies, selector.lanes, selector.panel)
     padded = padded_columns(strategies, selector.lanes).shape[1]
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
     function = costs(selector.rates, selector.table, padded, selector.lanes)
-    compile_object([function], cpu_target(llvm_cpu), costs_object, share=False)
-    table.write_text(library_table(strategies, selector.strategies, selector, store, least_parallel))
-    sources = [RUNTIME / name for name in SOURCES]
+    compile_object([function, *addition.costs], cpu_target(llvm_cpu), costs_object, share=False)
+    declared = library_table(strategies, selector.strategies, selector, store, least_parallel, layouts)
+    table.write_text("\n".join([declared, *addition.table, ""]))
+    sources = [RUNTIME / name for name in (*SOURCES, *addition.sources)]
     headers = Path(tvm_ffi.libinfo.find_include_path())
-    link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}"])
+    link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}", *addition.defines])
     return library

@@ -8,7 +8,8 @@ instead of twice, and the Python selector, which cannot fuse, would now and then
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,20 @@ from vortex.cost import Problem, Strategies, predict
 from vortex.rates import Rates
 from vortex.selector import Array, SlopeTable
 
-COSTS_SYMBOL = "vortex_costs"
 FIELDS = tuple(field.name for field in fields(Strategies))
-ARGUMENTS = tuple(field.name for field in fields(Problem))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A cost: its native name, the columns of its strategies, the scalars of a call, and the formula."""
+
+    symbol: str
+    strategies: type[Any]
+    problem: type[Any]
+    predict: Callable[..., Any]
+
+
+GEMM = Model("vortex_costs", Strategies, Problem, predict)
 
 
 class Term:
@@ -115,26 +127,27 @@ class TirArithmetic:
         return Term(self.kept[slot])
 
 
-def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimFunc:
+def costs(rates: Rates, table: SlopeTable, count: int, lanes: int, model: Model = GEMM) -> tirx.PrimFunc:
     """The cost of `count` strategies (a multiple of `lanes`)."""
+    names = tuple(field.name for field in fields(model.strategies))
     rows, columns = table.seconds.shape
     pointer = PointerType(PrimType("float32"))
     data = [tirx.Var(name, pointer) for name in ("strategies", "slopes", "totals")]
-    sizes = (len(FIELDS) * count, rows * columns, count)
+    sizes = (len(names) * count, rows * columns, count)
     buffers = [
         tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
         for variable, size in zip(data, sizes, strict=True)
     ]
-    arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
+    arguments = [tirx.Var(name, "float32") for name in (field.name for field in fields(model.problem))]
     outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
     index = outer * lanes + inner
 
     arithmetic = TirArithmetic(buffers[1], columns, rows, inner, lanes)
-    strategies = Strategies(
-        **{name: arithmetic.name(name, Term(buffers[0][place * count + index])) for place, name in enumerate(FIELDS)}
+    strategies = model.strategies(
+        **{name: arithmetic.name(name, Term(buffers[0][place * count + index])) for place, name in enumerate(names)}
     )
-    problem = Problem(**{name: Term(variable) for name, variable in zip(ARGUMENTS, arguments, strict=True)})
-    total = predict(arithmetic, rates, strategies, problem).total
+    problem = model.problem(**{variable.name: Term(variable) for variable in arguments})
+    total = model.predict(arithmetic, rates, strategies, problem).total
     store = tirx.BufferStore(buffers[2], constant(total), [index])
     body = tirx.SeqStmt([*arithmetic.statements, store])
     loop = tirx.For(
@@ -143,7 +156,7 @@ def costs(rates: Rates, table: SlopeTable, count: int, lanes: int) -> tirx.PrimF
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
     room = tirx.AllocBuffer(arithmetic.kept)
     function = tirx.PrimFunc([*data, *arguments], tirx.SeqStmt([*declared, room, loop]))
-    return function.with_attr("global_symbol", COSTS_SYMBOL).with_attr("tirx.noalias", True)
+    return function.with_attr("global_symbol", model.symbol).with_attr("tirx.noalias", True)
 
 
 def padded_columns(strategies: Strategies, lanes: int) -> Array:

@@ -59,6 +59,37 @@ typedef struct {
 
 /* When a nest runs the store stage: never, after the last step of k, or then on one register tile that all tiles share. */
 enum { VX_STORE_NOTHING = 0, VX_STORE_TILES, VX_STORE_ONE_TILE };
+/* How a convolution runs: a plain GEMM, direct, or a channel to a filter; which pixels a register tile of the direct family holds, `rows`
+ * at most; and how L2 cuts pixels and filters into tasks. */
+enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY };
+typedef struct {
+  int64_t family, walk_batch, rows, grid_m, grid_n;
+} vx_conv_plan;
+
+/* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels. */
+#define VX_CONV_VECTORS 8
+#define VX_CONV_ROWS 33
+#define VX_DEPTHWISE 8
+typedef int32_t (*vx_conv_tile)(const float *a, const float *b, float *c, int64_t depth, int64_t taps_s, int64_t taps_r, int64_t a_s,
+                                int64_t a_r, int64_t b_s, int64_t b_r, int64_t lda, int64_t ldb, int64_t ldc, int32_t last,
+                                int32_t accumulate);
+typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t taps_r, int64_t taps_s,
+                                     int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy);
+extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
+extern const int64_t vx_conv_tallest[VX_CONV_VECTORS];
+extern const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1];
+/* Tiles of usual filters by [width][stride][pixels], 0 where there is none; `taps_s` and `x_s` are then the input columns, of those under
+ * the tile, where the input starts and ends, and `x_r`, `w_r`, `w_s` follow. */
+#define VX_SLIDING 8
+extern const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1];
+extern const int64_t vx_conv_near, vx_conv_far; /* bytes of input that should stay in the first, and in the second cache */
+extern const float vx_conv_columns[];
+
+/* Compiled from the cost model: predicted seconds of each walk over the pixels. */
+void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
+                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float taps, float edges,
+                       float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
+                       float active);
 
 typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
                            int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
@@ -151,6 +182,13 @@ void vx_add_parts(const vx_call *call, float *parts, int64_t splits);
 int64_t vx_dot_columns(const vx_call *call);
 int vx_execute_dot(const vx_call *call, const vx_plan *plan);
 int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index);
+
+/* conv_select.c */
+vx_conv_plan vx_select_conv(const vx_conv *conv, int64_t threads);
+
+/* conv.c: 0, or 1 when memory is out. `w` of the convolution: panels of vx_panel filters, each [columns][rows][channels] of the filter; of
+ * a depthwise one [rows][columns][channels]. */
+int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan);
 
 /* execute.c: all tasks of a plan, or one of an unsplit one on the calling thread. 0, or 1 when memory is out. */
 int vx_execute(const vx_call *call, const vx_plan *plan);

@@ -1,0 +1,310 @@
+"""Direct convolution on this machine: results, refusals, selection."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vortex
+from vortex import DtypeError, LibraryError, OperandError, ShapeError, VortexError
+from vortex import operators as ops
+from vortex.conv_cost import ConvProblem, predict_conv
+from vortex.conv_launcher import ConvKernel
+from vortex.conv_selector import ConvPlan, ConvSelector, family_of, strategies, taps_seen
+from vortex.convolution import ConvShape, window
+from vortex.library import Library
+from vortex.selector import Grid, NumpyArithmetic, grids
+
+SHAPES = 20_000
+
+
+def integers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Sums of products of these are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def images(layout: str, x: np.ndarray) -> np.ndarray:
+    """NHWC data as the layout has it, in memory too."""
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if layout == "nchw" else x
+
+
+def expect(kernel: ConvKernel, x: np.ndarray, w: np.ndarray, **where: Any) -> None:
+    """The exact result, packed or not, into memory that was full of something else."""
+    expected = kernel.operator.reference(x, w, **where)
+    out = np.full(expected.shape, np.nan, np.float32)
+    assert kernel(x, kernel.pack(w, groups=where.get("groups", 1)), out, **where) is out
+    assert (out == expected).all()
+    assert (kernel(x, w, **where) == expected).all()
+
+
+CASES = [
+    pytest.param((2, 9, 11, 5), (7, 5, 3, 3), {"padding": 1}, id="3x3"),
+    pytest.param((2, 9, 11, 6), (70, 6, 1, 1), {}, id="1x1 is a GEMM"),
+    pytest.param((2, 9, 11, 6), (70, 6, 1, 1), {"padding": 2}, id="1x1 padded"),
+    pytest.param((2, 9, 11, 6), (70, 6, 1, 1), {"stride": 2}, id="1x1 strided"),
+    pytest.param((3, 9, 11, 5), (130, 5, 3, 2), {"padding": (5, 2, 0, 4), "stride": (2, 3)}, id="asymmetric"),
+    pytest.param((1, 4, 5, 3), (33, 3, 2, 3), {"padding": 6}, id="padding larger than the filter"),
+    pytest.param((2, 13, 13, 4), (5, 4, 2, 2), {"stride": 5}, id="stride larger than the filter"),
+    pytest.param((2, 12, 13, 4), (5, 4, 3, 3), {"dilation": (3, 2), "padding": 2}, id="dilated"),
+    pytest.param((1, 3, 3, 8), (9, 8, 3, 3), {}, id="one output pixel"),
+    pytest.param((40, 3, 3, 16), (48, 16, 3, 3), {"padding": 1}, id="many small images"),
+    pytest.param((2, 9, 11, 6), (14, 3, 3, 3), {"padding": 1, "groups": 2}, id="groups"),
+    pytest.param((2, 9, 11, 3), (6, 1, 3, 3), {"padding": 1, "groups": 3}, id="groups of one channel, two filters"),
+    pytest.param((2, 9, 11, 40), (40, 1, 3, 3), {"padding": 1, "groups": 40}, id="depthwise"),
+    pytest.param((2, 9, 31, 40), (40, 1, 5, 5), {"padding": (3, 3, 2, 7), "groups": 40, "stride": 2}, id="depthwise 5"),
+    pytest.param((1, 15, 16, 20), (20, 1, 7, 7), {"padding": 9, "groups": 20}, id="depthwise 7, pad larger"),
+    pytest.param(
+        (2, 9, 30, 20), (20, 1, 4, 2), {"dilation": 2, "groups": 20, "padding": 1}, id="depthwise, odd filter"
+    ),
+    pytest.param((2, 9, 2, 600), (600, 1, 3, 3), {"groups": 600, "padding": 1}, id="depthwise, many channels"),
+    pytest.param((0, 9, 9, 4), (5, 4, 3, 3), {}, id="empty batch"),
+    pytest.param((2, 9, 9, 4), (0, 4, 3, 3), {}, id="no filters"),
+    pytest.param((2, 9, 9, 0), (5, 0, 3, 3), {}, id="no channels"),
+    pytest.param((2, 0, 9, 4), (5, 4, 3, 3), {"padding": 2}, id="no rows"),
+]
+
+
+class TestResults:
+    @pytest.mark.parametrize("threads", [1, 3])
+    @pytest.mark.parametrize(("x", "w", "where"), CASES)
+    def test_exact(self, conv: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict, threads: int):
+        vortex.set_num_threads(threads)
+        expect(conv, integers(*x), integers(*w, seed=1), **where)
+
+    @pytest.mark.parametrize(("x", "w", "where"), CASES)
+    def test_channels_first(self, conv_nchw: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict):
+        expect(conv_nchw, images("nchw", integers(*x)), integers(*w, seed=1), **where)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.data())
+    def test_random_shapes(self, conv: ConvKernel, conv_nchw: ConvKernel, data: st.DataObject):
+        def draw(low: int, high: int) -> int:
+            return data.draw(st.integers(low, high))
+
+        groups = data.draw(st.sampled_from([1, 1, 2, 5]))
+        depth, share = draw(1, 20), draw(1, 70)
+        if data.draw(st.booleans()):
+            depth, share, groups = 1, 1, draw(2, 40)
+        taps, spread = (draw(1, 5), draw(1, 5)), (draw(1, 3), draw(1, 3))
+        pads = tuple(draw(0, 6) for _ in range(4))
+        least = [
+            max(1, (t - 1) * d + 1 - a - b) for t, d, a, b in zip(taps, spread, pads[::2], pads[1::2], strict=True)
+        ]
+        x = integers(draw(1, 3), least[0] + draw(0, 9), least[1] + draw(0, 20), groups * depth)
+        w = integers(groups * share, depth, *taps, seed=1)
+        where = {"stride": (draw(1, 4), draw(1, 4)), "padding": pads, "dilation": spread, "groups": groups}
+        expect(conv, x, w, **where)
+        expect(conv_nchw, images("nchw", x), w, **where)
+
+    def test_strided_operands(self, conv: ConvKernel):
+        x = integers(2, 14, 12, 9)[:, ::2, 1:11, 2:7]
+        w = integers(3, 3, 6, 5).transpose(2, 3, 0, 1)
+        wide = np.zeros((2, 7, 24, 8), np.float32)
+        out = wide[:, :, 2:22:2, 1:7]
+        conv(x, w, out, padding=1)
+        assert (out == conv.operator.reference(x, w, padding=1)).all()
+        assert (wide[:, :, 1::2] == 0).all() and (wide[..., 0] == 0).all() and (wide[..., 7] == 0).all()
+
+    def test_channels_last_in_memory_under_the_other_name(self, conv_nchw: ConvKernel):
+        x, w = integers(2, 8, 9, 5).transpose(0, 3, 1, 2), integers(6, 5, 3, 3)
+        y = conv_nchw(x, w, padding=1)
+        assert y.strides[1] == 4
+        assert (y == conv_nchw.operator.reference(x, w, padding=1)).all()
+
+    def test_every_plan_has_the_same_bits(self, conv: ConvKernel):
+        generator = np.random.default_rng(3)
+        x = generator.standard_normal((7, 10, 11, 33), np.float32)
+        w = conv.pack(generator.standard_normal((70, 33, 3, 3), np.float32))
+        found = [
+            conv.run(ConvPlan("direct", walk, 0, Grid(m, n), 0.0), x, w, np.empty((7, 5, 6, 70), np.float32), **where)
+            for where in [{"padding": 1, "stride": 2}]
+            for walk in (False, True)
+            for m, n in ((1, 1), (3, 1), (1, 2), (2, 2))
+        ]
+        assert all((y == found[0]).all() for y in found)
+
+    def test_padding_is_never_read(self, conv: ConvKernel):
+        """Values beside the input would show: they are not numbers."""
+        around = np.full((5, 9, 9, 16), np.nan, np.float32)
+        around[2:3, 2:7, 2:7] = integers(1, 5, 5, 16)
+        x, w = around[2:3, 2:7, 2:7], integers(40, 16, 3, 3)
+        assert (conv(x, w, padding=3) == conv.operator.reference(x, w, padding=3)).all()
+
+    def test_torch(self, conv_nchw: ConvKernel):
+        torch = pytest.importorskip("torch")
+        x, w = torch.randn(2, 24, 15, 17), torch.randn(40, 24, 3, 3)
+        for operand in (x, x.contiguous(memory_format=torch.channels_last)):
+            y = conv_nchw(operand, w.contiguous(memory_format=torch.channels_last), stride=2, padding=1)
+            torch.testing.assert_close(y, torch.nn.functional.conv2d(x, w, stride=2, padding=1), rtol=1e-4, atol=1e-4)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+X, W = floats(1, 8, 8, 4), floats(5, 4, 3, 3)
+REFUSED = [
+    ("rank of x", lambda c: c(floats(8, 8, 4), W), ShapeError, "x has shape"),
+    ("rank of w", lambda c: c(X, floats(5, 4)), ShapeError, "w has shape"),
+    ("no tensor", lambda c: c([[1.0]], W), OperandError, "x is a list"),
+    ("no tensor as w", lambda c: c(X, 3.0), OperandError, "w is a float"),
+    ("channels", lambda c: c(X, floats(5, 3, 3, 3)), ShapeError, "x has 4 channels and w 3"),
+    ("groups and channels", lambda c: c(X, floats(6, 1, 3, 3), groups=3), ShapeError, "groups=3"),
+    ("groups and filters", lambda c: c(X, floats(5, 2, 3, 3), groups=2), ShapeError, "groups=2 does not divide w"),
+    ("groups packed for", lambda c: c(X, c.pack(W), groups=2), ShapeError, "packed for groups=1"),
+    ("negative output", lambda c: c(floats(1, 2, 9, 4), W), ShapeError, "larger than the padded input"),
+    ("no taps", lambda c: c(X, floats(5, 4, 0, 3)), ShapeError, "no taps"),
+    ("stride", lambda c: c(X, W, stride=0), ShapeError, "stride=0"),
+    ("padding", lambda c: c(X, W, padding=-1), ShapeError, "padding=-1"),
+    ("padding in a list", lambda c: c(X, W, padding=[1, 2, 3]), ShapeError, "2 or 4"),
+    ("dtype", lambda c: c(X.astype(np.float64), W), DtypeError, "x .*float64"),
+    ("dtype of w", lambda c: c(X, W.astype(np.float16)), DtypeError, "w .*float16"),
+    ("shape of out", lambda c: c(X, W, floats(1, 6, 6, 4)), ShapeError, "out .*wrong shape"),
+    ("rank of out", lambda c: c(X, W, floats(36, 5)), ShapeError, "out .*rank"),
+    ("overlap", lambda c: c(X, floats(4, 4, 3, 3), X, padding=1), OperandError, "x .*overlaps out"),
+    ("negative strides", lambda c: c(X[:, ::-1], W), ShapeError, "x .*strides"),
+    ("nothing contiguous", lambda c: c(floats(1, 8, 16, 8)[:, :, ::2, ::2], W), ShapeError, "x .*strides"),
+    ("read-only out", lambda c: c(X, W, np.broadcast_to(floats(1), (1, 6, 6, 5))), OperandError, "out is read-only"),
+]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("call", "kind", "told"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+    )
+    def test_bad_input(self, conv: ConvKernel, call: Any, kind: type[VortexError], told: str):
+        with pytest.raises(kind, match=told):
+            call(conv)
+
+    def test_weights_of_another_library(self, conv: ConvKernel):
+        foreign = replace(conv.pack(W), identity="0" * 64)
+        with pytest.raises(OperandError, match="packed by another library"):
+            conv(X, foreign)
+
+    def test_gradients(self, conv: ConvKernel):
+        torch = pytest.importorskip("torch")
+        with pytest.raises(OperandError, match="x requires grad"):
+            conv(torch.ones(1, 8, 8, 4, requires_grad=True), W)
+
+    def test_outputs_that_share_places(self, conv: ConvKernel):
+        memory = floats(1, 6, 6, 5)
+        out = np.lib.stride_tricks.as_strided(memory, (1, 6, 6, 5), (720, 20, 20, 4))
+        with pytest.raises(ShapeError, match=r"out .*strides"):
+            conv(X, W, out)
+
+
+def random_shapes(count: int) -> Iterator[tuple[ConvShape, int]]:
+    generator = np.random.default_rng(5)
+    while count:
+        batch, height, width, depth, share = (int(x) for x in np.exp(generator.uniform(0, 6, 5)))
+        taps, stride = generator.integers(1, 8, 2), generator.integers(1, 4, 2)
+        pads, spread = generator.integers(0, 5, 4), generator.integers(1, 3, 2)
+        groups = int(generator.choice([1, 1, 1, 4, 32]))
+        where = window(stride.tolist(), pads.tolist(), spread.tolist(), groups)
+        try:
+            shape = ConvShape(
+                batch, height, width, groups * depth, groups * share, int(taps[0]), int(taps[1]), where
+            )  # fmt: skip
+        except ShapeError:
+            continue
+        count -= 1
+        yield shape, int(generator.choice([1, 2, 3, 8]))
+
+
+def mirrored(selector: ConvSelector, shapes: list[ConvShape], threads: int) -> list[tuple[bool, Grid]]:
+    """`ConvSelector.select` of many shapes at once: the same expressions, shapes down and walks across."""
+    ops, rates = NumpyArithmetic(selector.table), selector.float32_rates
+    chosen = [(False, Grid(1, 1))] * len(shapes)
+    least = np.full(len(shapes), np.inf, np.float32)
+    for grid in grids(threads):
+        rows = [astuple(selector.problem(shape, grid, threads)) for shape in shapes]
+        columns = ConvProblem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
+        total = np.asarray(predict_conv(ops, rates, strategies(), columns).total)
+        for place in np.flatnonzero(total.min(axis=1) < least):
+            least[place], walk = total[place].min(), int(total[place].argmin())
+            chosen[place] = (bool(walk), grid)
+    return chosen
+
+
+class TestSelection:
+    def test_the_mirror_chooses_the_same(self, conv: ConvKernel):
+        drawn = list(random_shapes(SHAPES))
+        for count in sorted({threads for _, threads in drawn}):
+            shapes = [shape for shape, threads in drawn if threads == count]
+            for shape, (walk, grid) in zip(shapes, mirrored(conv.selector, shapes, count), strict=True):
+                found = conv.native_choice(shape, count)
+                if found[0] == "gemm":
+                    continue
+                assert found[1:] == (walk, grid), (shape, count)
+
+    def test_one_shape_at_a_time(self, conv: ConvKernel):
+        for shape, threads in random_shapes(100):
+            assert conv.selected(shape, threads) == conv.selector.select(shape, threads), (shape, threads)
+
+    @pytest.mark.parametrize(
+        ("shape", "family"),
+        [
+            (ConvShape(1, 8, 8, 4, 4, 1, 1), "gemm"),
+            (ConvShape(1, 8, 8, 4, 4, 1, 1, window(padding=(0, 1, 0, 0))), "direct"),
+            (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=2)), "direct"),
+            (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=4)), "depthwise"),
+            (ConvShape(1, 8, 8, 4, 8, 3, 3, window(groups=4)), "direct"),
+        ],
+    )
+    def test_families(self, conv: ConvKernel, shape: ConvShape, family: str):
+        assert family_of(shape) == conv.selected(shape, 1).family == family
+
+    def test_small_images_in_a_batch_are_walked_together(self, conv: ConvKernel):
+        assert conv.plan((64, 4, 4, 192), (384, 192, 3, 3), padding=1, threads=1).walk_batch
+        assert not conv.plan((1, 56, 56, 64), (64, 64, 3, 3), padding=1, threads=1).walk_batch
+
+    def test_taps_that_are_seen(self):
+        def counted(outputs: int, taps: int, stride: int, dilation: int, before: int, extent: int) -> int:
+            places = (i * stride + t * dilation - before for i in range(outputs) for t in range(taps))
+            return sum(0 <= place < extent for place in places)
+
+        generator = np.random.default_rng(7)
+        for _ in range(500):
+            numbers = [int(x) for x in generator.integers((1, 1, 1, 1, 0, 1), (9, 6, 4, 4, 9, 12))]
+            assert taps_seen(*numbers) == counted(*numbers), numbers
+
+
+class TestLibrary:
+    def test_saved_and_loaded_without_a_compiler(self, conv: ConvKernel, tmp_path: Path):
+        path = tmp_path / "conv.vortex"
+        conv.save(path)
+        program = (
+            "import sys, numpy, vortex; conv = vortex.load(sys.argv[1]); x = numpy.ones((1, 4, 4, 3), numpy.float32);"
+            "assert (conv(x, numpy.ones((5, 3, 3, 3), numpy.float32)) == 27).all();"
+            "assert not {'tvm', 'torch', 'pydantic'} & {name for name, found in sys.modules.items() if found}"
+        )
+        subprocess.run([sys.executable, "-c", program, os.fspath(path)], check=True, timeout=60)
+
+    def test_an_altered_file_is_refused(self, conv: ConvKernel, tmp_path: Path):
+        path = tmp_path / "conv.vortex"
+        conv.save(path)
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(LibraryError):
+            vortex.load(path)
+
+
+@pytest.fixture(scope="module")
+def conv(conv_library: Library) -> ConvKernel:
+    return ConvKernel(conv_library)
+
+
+@pytest.fixture(scope="module")
+def conv_nchw(conv_library: Library) -> ConvKernel:
+    """The same machine code: a layout only names the dimensions."""
+    turned = replace(conv_library.manifest, settings=ops.settings(ops.Conv2d(layout="nchw")))
+    return ConvKernel(replace(conv_library, manifest=turned))

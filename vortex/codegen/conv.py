@@ -1,0 +1,92 @@
+"""What a convolution brings into a CPU library beside the GEMM: its micro-kernels, its cost, and the tables of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vortex.candidates import WIDEST_PANEL
+from vortex.codegen.cpu import BATCH, Addition, Task, c_floats
+from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
+from vortex.codegen.cpu_depthwise import (
+    PIXELS,
+    SLIDING,
+    depthwise_kernel,
+    depthwise_symbol,
+    sliding_kernel,
+    sliding_symbol,
+)
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.selector import Model, costs
+from vortex.conv_cost import ConvProblem, ConvStrategies, predict_conv
+from vortex.conv_selector import MOST_VECTORS, strategies, tallest
+from vortex.hardware import HardwareSpec
+from vortex.selector import Selector
+
+CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
+RESIDENT = 0.4
+"""Share of the second cache that the input of a block may take: the rest is for a panel, outputs, and what streams."""
+NEAR = 0.6
+"""Share of the first cache that the rows under a depthwise filter may take."""
+MOST_ROWS = 33
+
+
+def served(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The (rows, vectors) that panels of a packed operand can call."""
+    return [(rows, vectors) for rows, vectors in shapes if vectors <= WIDEST_PANEL]
+
+
+def _emit_conv(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([conv_kernel(rows, vectors, lanes) for rows, vectors in shapes], cpu_target(llvm_cpu), path)
+
+
+def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([depthwise_kernel(count, lanes) for count in pixels], cpu_target(llvm_cpu), path)
+
+
+def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+
+
+def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
+    """The object files of the direct and the depthwise micro-kernels."""
+    tiles = served(shapes)
+    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
+    return [(_emit_depthwise, PIXELS), (_emit_sliding, SLIDING), *((_emit_conv, batch) for batch in batches)]
+
+
+def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec) -> Addition:
+    """Tables of the micro-kernels and the native cost."""
+    lanes, tiles = selector.lanes, set(served(shapes))
+    rows = [
+        "{" + ", ".join(conv_symbol(r, v) if (r, v) in tiles else "0" for r in range(MOST_ROWS)) + "}"
+        for v in range(MOST_VECTORS)
+    ]
+    tile = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 10, "int32_t", "int32_t"]) + ")"
+    depthwise = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 9]) + ")"
+    walks = np.resize(strategies().walk_batch, lanes)
+    first, second = hardware.memories[0], hardware.memories[1]
+    pixels = ", ".join(map(depthwise_symbol, PIXELS))
+    slides = ", ".join(
+        f"[{taps}][{stride}][{count}] = {sliding_symbol(taps, stride, count)}" for taps, stride, count in SLIDING
+    )
+    table = (
+        *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
+        *(f"extern int32_t {depthwise_symbol(count)}{depthwise};" for count in PIXELS),
+        *(f"extern int32_t {sliding_symbol(*tile)}{depthwise};" for tile in SLIDING),
+        f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",
+        f"const int64_t vx_conv_tallest[VX_CONV_VECTORS] = {{{', '.join(map(str, tallest(shapes)))}}};",
+        f"const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1] = {{0, {pixels}}};",
+        f"const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{slides}}};",
+        f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
+        f"const int64_t vx_conv_far = {round(second.capacity_bytes / second.shared_by * RESIDENT)};",
+        f"const float vx_conv_columns[] __attribute__((aligned(64))) = {{{c_floats(walks)}}};",
+    )
+    return Addition(
+        sources=("conv.c", "conv_select.c", "conv_door.c"),
+        table=table,
+        costs=(costs(selector.rates, selector.table, lanes, lanes, CONV),),
+        defines=(f"VX_CONV_PRICED={lanes}",),
+    )

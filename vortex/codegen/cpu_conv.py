@@ -1,0 +1,110 @@
+"""L0 of a direct convolution on CPUs: a register tile whose reduction walks the taps of a filter, then its channels.
+
+Rows of the tile are output pixels whose inputs are equally far apart, so that A is the input as it lies in memory: the
+address arithmetic of the implicit GEMM is one stride for each of the loops, and no pixel is copied. Accumulators stay
+in registers over all taps; they are one chain of fused multiply-adds in the order of columns, rows and channels of the
+filter, whatever the tile.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import vector_intrinsics
+
+
+def conv_symbol(rows: int, vectors: int) -> str:
+    return f"vortex_conv_{rows}x{vectors}"
+
+
+def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
+    """C[rows, columns] (+)= sum over s, r and k of A[s * a_s + r * a_r + row * lda + k] B[s * b_s + r * b_r + k].
+
+    `symbol(a, b, c, depth, taps_s, taps_r, a_s, a_r, b_s, b_r, lda, ldc, last, accumulate)`: strides in elements; B is
+    a panel of `vectors * lanes` columns, of which the last vector has `last`; C is read only if `accumulate` is not 0.
+    """
+    columns = vectors * lanes
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        depth: T.int64,
+        taps_s: T.int64,
+        taps_r: T.int64,
+        a_s: T.int64,
+        a_r: T.int64,
+        b_s: T.int64,
+        b_r: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldc: T.int64,
+        last: T.int32,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": conv_symbol(rows, vectors), "tirx.noalias": True})
+        A = T.match_buffer(a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda, T.int64(1)])
+        B = T.match_buffer(b, (taps_s, taps_r, depth, columns), "float32", align=4, strides=[b_s, b_r, ldb, T.int64(1)])
+        C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
+            acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
+            row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
+            for j in T.unroll(vectors):
+                for l in T.vectorized(lanes):
+                    with T.sblock("mask"):
+                        vj = T.axis.spatial(columns, j * lanes + l)
+                        mask[vj] = T.Select(
+                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
+                        )
+            if accumulate != 0:
+                for i, j in T.grid(rows, vectors):
+                    for l in range(lanes):
+                        with T.sblock("load"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], T.float32(0))
+            else:
+                for i, j in T.grid(rows, vectors):
+                    for l in range(lanes):
+                        with T.sblock("zero"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            acc[vi, vj] = T.float32(0)
+            for s, r, k in T.grid(taps_s, taps_r, depth):
+                for j in range(vectors):
+                    for l in range(lanes):
+                        with T.sblock("fetch"):
+                            vs, vr, vk = T.axis.remap("SSS", [s, r, k])
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            row[vj] = T.if_then_else(mask[vj] != 0, B[vs, vr, vk, vj], T.float32(0))
+                for i, j in T.grid(rows, vectors):
+                    for l in range(lanes):
+                        with T.sblock("compute"):
+                            vs, vr, vk = T.axis.remap("RRR", [s, r, k])
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            acc[vi, vj] = acc[vi, vj] + A[vs, vr, vi, vk] * row[vj]
+            for i, j in T.grid(rows, vectors):
+                for l in range(lanes):
+                    with T.sblock("store"):
+                        vi = T.axis.spatial(rows, i)
+                        vj = T.axis.spatial(columns, j * lanes + l)
+                        C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], T.float32(0))
+
+    schedule = s_tir.Schedule(kernel)
+    names = vector_intrinsics(lanes)
+    for block, intrinsic, outer in (
+        ("load", names.load, 0),
+        ("zero", names.zero, 0),
+        ("fetch", names.load, 3),
+        ("compute", names.multiply_add, 3),
+        ("store", names.store, 0),
+    ):
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        schedule.tensorize(loops[-1], intrinsic)
+        for loop in loops[outer:-1]:
+            schedule.unroll(loop)
+    return schedule.mod["main"]

@@ -1,0 +1,188 @@
+"""L0 of a depthwise convolution on CPUs: vectors run along channels, each with a filter of its own.
+
+A register tile holds `pixels` outputs of one vector of channels. Usual filters have tiles of their own: a row of input
+is loaded once, and each vector of it multiplied by all taps that see it, which are kept in registers; columns in the
+padding are left out. Others take their taps from memory one after the other.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import vector_intrinsics
+
+PIXELS = (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+SLIDING = tuple(
+    (taps, stride, pixels) for taps, stride in ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1)) for pixels in (1, 2, 4, 7, 8)
+)
+"""Width of a filter without dilation, stride, and pixels of the tiles of their own."""
+
+
+def depthwise_symbol(pixels: int) -> str:
+    return f"vortex_depthwise_{pixels}"
+
+
+def sliding_symbol(taps: int, stride: int, pixels: int) -> str:
+    return f"vortex_sliding_{taps}s{stride}_{pixels}"
+
+
+def sliding_kernel(taps: int, stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
+    """Y[i, c] = sum over r and s of X[r * x_r + (i * stride + s) * ldx + c] W[r * w_r + s * w_s + c], c of `channels`.
+
+    `symbol(x, w, y, channels, taps_r, first, end, x_r, w_r, w_s, ldx, ldy)`, strides in elements; input columns before
+    `first` and from `end` on are zeros that are not read.
+    """
+    columns = (pixels - 1) * stride + taps
+    vector = f"float32x{lanes}"
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        x: T.handle,
+        w: T.handle,
+        y: T.handle,
+        channels: T.int64,
+        taps_r: T.int64,
+        first: T.int64,
+        end: T.int64,
+        x_r: T.int64,
+        w_r: T.int64,
+        w_s: T.int64,
+        ldx: T.int64,
+        ldy: T.int64,
+    ):
+        T.func_attr({"global_symbol": sliding_symbol(taps, stride, pixels), "tirx.noalias": True})
+        X = T.match_buffer(x, (taps_r, columns, channels), "float32", align=4, strides=[x_r, ldx, T.int64(1)])
+        W = T.match_buffer(w, (taps_r, taps, channels), "float32", align=4, strides=[w_r, w_s, T.int64(1)])
+        Y = T.match_buffer(y, (pixels, channels), "float32", align=4, strides=[ldy, T.int64(1)])
+        with T.sblock("root"):
+            acc = T.sblock_alloc_buffer((pixels * lanes,), "float32", scope="local")
+            tap = T.sblock_alloc_buffer((taps * lanes,), "float32", scope="local")
+            seen = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            for j in T.serial(T.truncdiv(channels + lanes - 1, lanes)):
+                wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), channels - j * lanes))
+                for i in T.unroll(pixels):
+                    acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                for r in T.serial(taps_r):
+                    for s in T.unroll(taps):
+                        tap[T.ramp(s * lanes, 1, lanes)] = T.call_llvm_pure_intrin(
+                            vector,
+                            "llvm.masked.load",
+                            T.address_of(W[r, s, j * lanes]),
+                            T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                            T.broadcast(T.float32(0), lanes),
+                        )
+                    for q in T.unroll(columns):
+                        if T.And(T.Cast("int64", q) >= first, T.Cast("int64", q) < end):
+                            seen[T.ramp(0, 1, lanes)] = T.call_llvm_pure_intrin(
+                                vector,
+                                "llvm.masked.load",
+                                T.address_of(X[r, q, j * lanes]),
+                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                T.broadcast(T.float32(0), lanes),
+                            )
+                            for i in T.unroll(pixels):
+                                if T.And(q - i * stride >= 0, q - i * stride < taps):
+                                    acc[T.ramp(i * lanes, 1, lanes)] = T.fma(
+                                        seen[T.ramp(0, 1, lanes)],
+                                        tap[T.ramp((q - i * stride) * lanes, 1, lanes)],
+                                        acc[T.ramp(i * lanes, 1, lanes)],
+                                    )
+                for i in T.unroll(pixels):
+                    T.evaluate(
+                        T.call_llvm_intrin(
+                            "void",
+                            "llvm.masked.store",
+                            acc[T.ramp(i * lanes, 1, lanes)],
+                            T.address_of(Y[i, j * lanes]),
+                            T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                        )
+                    )
+
+    return kernel
+
+
+def depthwise_kernel(pixels: int, lanes: int) -> tirx.PrimFunc:
+    """Y[i, c] = sum over r and s of X[r * x_r + s * x_s + i * ldx + c] W[r * w_r + s * w_s + c] for c of `channels`.
+
+    `symbol(x, w, y, channels, taps_r, taps_s, x_r, x_s, w_r, w_s, ldx, ldy)`, strides in elements.
+    """
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        x: T.handle,
+        w: T.handle,
+        y: T.handle,
+        channels: T.int64,
+        taps_r: T.int64,
+        taps_s: T.int64,
+        x_r: T.int64,
+        x_s: T.int64,
+        w_r: T.int64,
+        w_s: T.int64,
+        ldx: T.int64,
+        ldy: T.int64,
+    ):
+        T.func_attr({"global_symbol": depthwise_symbol(pixels), "tirx.noalias": True})
+        X = T.match_buffer(
+            x, (taps_r, taps_s, pixels, channels), "float32", align=4, strides=[x_r, x_s, ldx, T.int64(1)]
+        )
+        W = T.match_buffer(w, (taps_r, taps_s, channels), "float32", align=4, strides=[w_r, w_s, T.int64(1)])
+        Y = T.match_buffer(y, (pixels, channels), "float32", align=4, strides=[ldy, T.int64(1)])
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
+            acc = T.sblock_alloc_buffer((pixels, lanes), "float32", scope="local")
+            tap = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            seen = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            for j in T.serial(T.truncdiv(channels + lanes - 1, lanes)):
+                for l in T.vectorized(lanes):
+                    with T.sblock("mask"):
+                        vj = T.axis.spatial(T.truncdiv(channels + lanes - 1, lanes), j)
+                        v = T.axis.spatial(lanes, l)
+                        mask[v] = T.Select(T.Cast("int64", v) < channels - vj * lanes, T.int32(1), T.int32(0))
+                for i in range(pixels):
+                    for l in range(lanes):
+                        with T.sblock("zero"):
+                            vi, v = T.axis.remap("SS", [i, l])
+                            acc[vi, v] = T.float32(0)
+                for r, s in T.grid(taps_r, taps_s):
+                    for l in range(lanes):
+                        with T.sblock("fetch"):
+                            vj = T.axis.spatial(T.truncdiv(channels + lanes - 1, lanes), j)
+                            vr, vs, v = T.axis.remap("SSS", [r, s, l])
+                            tap[v] = T.if_then_else(mask[v] != 0, W[vr, vs, vj * lanes + v], T.float32(0))
+                    for i in range(pixels):
+                        for l in range(lanes):
+                            with T.sblock("see"):
+                                vj = T.axis.spatial(T.truncdiv(channels + lanes - 1, lanes), j)
+                                vr, vs, vi, v = T.axis.remap("SSSS", [r, s, i, l])
+                                seen[v] = T.if_then_else(mask[v] != 0, X[vr, vs, vi, vj * lanes + v], T.float32(0))
+                        with T.sblock("compute"):
+                            vi = T.axis.spatial(pixels, i)
+                            T.reads(acc[vi, 0:lanes], seen[0:lanes], tap[0:lanes])
+                            T.writes(acc[vi, 0:lanes])
+                            acc[vi, T.ramp(0, 1, lanes)] = T.fma(
+                                seen[T.ramp(0, 1, lanes)], tap[T.ramp(0, 1, lanes)], acc[vi, T.ramp(0, 1, lanes)]
+                            )
+                for i in range(pixels):
+                    for l in range(lanes):
+                        with T.sblock("store"):
+                            vj = T.axis.spatial(T.truncdiv(channels + lanes - 1, lanes), j)
+                            vi, v = T.axis.remap("SS", [i, l])
+                            Y[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, acc[vi, v], T.float32(0))
+
+    schedule = s_tir.Schedule(kernel)
+    names = vector_intrinsics(lanes)
+    for block, intrinsic in (
+        ("zero", names.zero),
+        ("fetch", names.load),
+        ("see", names.load),
+        ("store", names.store),
+    ):
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        schedule.tensorize(loops[-1], intrinsic)
+        if block != "fetch":
+            schedule.unroll(loops[-2])
+    return schedule.mod["main"]

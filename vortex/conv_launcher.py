@@ -1,0 +1,221 @@
+"""The callable of a convolution: hands operands to the native door and puts a refusal into words. No TVM, no search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vortex import operators
+from vortex.conv_selector import FAMILIES, ConvPlan, ConvSelector, Family, tallest
+from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
+from vortex.errors import OperandError, ShapeError, VortexError
+from vortex.launcher import native_module, thread_count
+from vortex.library import Library, write
+from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
+from vortex.selector import Grid
+from vortex.threads import Listener
+
+NAMES = ("x", "w", "out")
+WORDS = {
+    "has the wrong rank": (ShapeError, "has the wrong rank", "expected four dimensions; reshape it"),
+    "is not m x n": (ShapeError, "has the wrong shape", "allocate it with one pixel for each position of the filter"),
+    "overlaps out": (OperandError, "overlaps out", "write to memory of its own"),
+}
+ODD_STRIDES = (
+    ShapeError,
+    "has strides that this library does not read (negative, overlapping, or neither channels nor columns contiguous)",
+    "make a contiguous copy",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedFilters:
+    """Constant weights, laid out once for one library."""
+
+    data: np.ndarray[Any, np.dtype[np.float32]]
+    shape: tuple[int, int, int, int]
+    """OIHW, as they were given."""
+    groups: int
+    identity: str
+
+    def __repr__(self) -> str:
+        return f"PackedFilters(shape={self.shape}, groups={self.groups}, library={self.identity[:12]})"
+
+
+@lru_cache(maxsize=4096)
+def _shape(operator: Conv2d, x: tuple[int, ...], w: tuple[int, ...], where: Window) -> ConvShape:
+    return operator.shape(x, w, where)
+
+
+@lru_cache(maxsize=4096)
+def _window(stride: Any, padding: Any, dilation: Any, groups: Any) -> Window:
+    return window(stride, padding, dilation, groups)
+
+
+def _hashable(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given
+
+
+def _numbers(shape: ConvShape) -> tuple[int, ...]:
+    """What the door is told, in the order of runtime/conv_door.c."""
+    where = shape.window
+    extents = shape.filters, shape.kernel_h, shape.kernel_w, shape.out_h, shape.out_w
+    return (*extents, *where.stride, where.padding[0], where.padding[2], *where.dilation, where.groups)
+
+
+class ConvKernel:
+    """A convolution of any extents: see `__call__`. Safe to call from several threads at once."""
+
+    def __init__(self, library: Library) -> None:
+        self.library, self.manifest = library, library.manifest
+        operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
+        assert isinstance(operator, Conv2d)
+        self.operator = operator
+        self._turned = int(operator.layout == "nchw")
+        self._identity = library.identity
+        module = native_module(library)
+        names = ("conv", "conv_planned", "select_conv", "pack_conv")
+        self._conv, self._planned, self._select, self._pack = (module.get_function(name) for name in names)
+        self._threads = Listener(module.get_function("set_threads"))
+        plain = self.manifest.selector()
+        rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
+        self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows)
+
+    def __call__(
+        self, x: Any, w: Any, out: Any = None, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
+    ) -> Any:
+        """out = convolution of x with w, float32.
+
+        `x` is [batch, height, width, channels], or [batch, channels, height, width] for layout "nchw"; channels or
+        columns must be contiguous in memory, whatever the layout. `w` is [filters, channels / groups, height, width] or
+        the result of `pack`. `stride`, `dilation`: a number or (height, width); `padding`: a number, (height, width) or
+        (top, bottom, left, right). `out` has the layout of x; without it one is allocated of the kind of x. Errors are
+        VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
+        """
+        filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
+        shape = self._checked(x, filters, stride, padding, dilation, groups)
+        if out is None:
+            out = self._allocate(x, shape)
+        self._run(self._conv, x, filters, out, w, *_numbers(shape))
+        return out
+
+    def run(
+        self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: Any = 1,
+    ) -> Any:  # fmt: skip
+        """Run with the walk and the grid of a given plan instead of the selected ones; same operands as a call."""
+        filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
+        shape = self._checked(x, filters, stride, padding, dilation, groups)
+        self._run(
+            self._planned, x, filters, out, w, *_numbers(shape), int(plan.walk_batch), plan.grid.m, plan.grid.n
+        )  # fmt: skip
+        return out
+
+    def pack(self, w: Any, *, groups: int = 1) -> PackedFilters:
+        """Lay constant weights [filters, channels / groups, height, width] out for this library."""
+        refuse_gradients(w, names=("w",))
+        given = getattr(w, "shape", None)
+        if given is None:
+            raise OperandError(f"w is a {type(w).__name__}; expected a tensor; {REASONS[0][2]}")
+        if len(given) != 4:
+            raise ShapeError(f"w has shape {tuple(given)}; expected [filters, channels, height, width]; reshape it")
+        filters, depth, kernel_h, kernel_w = (int(extent) for extent in given)
+        shape = (filters, depth, kernel_h, kernel_w)
+        count = _window(1, 0, 1, groups).groups
+        if filters % count or not kernel_h or not kernel_w:
+            raise ShapeError(
+                f"groups={count} does not divide w of shape {shape}, or it has no taps; check w and groups"
+            )
+        panel = self.manifest.panel
+        if count > 1 and depth == 1 and filters == count:
+            data = aligned_zeros(kernel_h * kernel_w * filters)
+        else:
+            data = aligned_zeros(count * -(-(filters // count) // panel) * panel * kernel_h * kernel_w * depth)
+        try:
+            status = self._pack(exportable(w), data, count)
+        except UNREADABLE as error:
+            raise unreadable(error, w=w) from error
+        if status:
+            raise self._refusal(status, None, w, None)
+        return PackedFilters(data, shape, count, self._identity)
+
+    def plan(
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: Any = 1, threads: int | None = None,
+    ) -> ConvPlan:  # fmt: skip
+        """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
+        shape = _shape(self.operator, x, w, window(stride, padding, dilation, groups))
+        return self.selected(shape, thread_count(threads))
+
+    def selected(self, shape: ConvShape, threads: int) -> ConvPlan:
+        """What the native selector picks, priced by its mirror."""
+        family, walk, grid = self.native_choice(shape, threads)
+        if family == "gemm":
+            return ConvPlan(family, False, 0, grid, 0.0)
+        seconds = np.asarray(self.selector.costs(shape, grid, threads).total)[int(walk)]
+        rows = self.selector.tile(shape)[1] if family == "direct" else 0
+        return ConvPlan(family, walk, rows, grid, float(seconds))
+
+    def native_choice(self, shape: ConvShape, threads: int) -> tuple[Family, bool, Grid]:
+        """What the native selector picks: the family, whether a tile walks along the batch, and the grid."""
+        extents = shape.batch, shape.height, shape.width, shape.channels
+        choice = int(self._select(*extents, *_numbers(shape), threads))
+        return FAMILIES[choice & 0xF], bool(choice >> 4 & 1), Grid((choice >> 20) & 0xFFFFF, choice >> 40)
+
+    def save(self, path: str | Path) -> None:
+        """Write the library, for `vortex.load`."""
+        write(self.library, Path(path))
+
+    def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvShape:
+        if w.identity != self._identity:
+            raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
+        given = getattr(x, "shape", None)
+        if given is None:
+            raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
+        where = _window(_hashable(stride), _hashable(padding), _hashable(dilation), groups)
+        if where.groups != w.groups:
+            raise ShapeError(
+                f"groups={where.groups}, but w was packed for groups={w.groups}; pack it again or pass those"
+            )
+        return _shape(self.operator, tuple(given), w.shape, where)
+
+    def _run(self, door: Any, x: Any, filters: PackedFilters, out: Any, w: Any, *numbers: int) -> None:
+        if getattr(x, "requires_grad", False) or getattr(out, "requires_grad", False):
+            refuse_gradients(x, out, names=("x", "out"))
+        try:
+            status = door(x, filters.data, out, self._turned, *numbers)
+        except UNREADABLE:
+            if isinstance(out, np.ndarray) and not out.flags.writeable:
+                raise OperandError("out is read-only; expected a writable array; pass a copy") from None
+            try:
+                status = door(exportable(x), filters.data, out, self._turned, *numbers)
+            except UNREADABLE as error:
+                raise unreadable(error, x=x, out=out) from error
+        if status:
+            raise self._refusal(status, x, w, out)
+
+    def _allocate(self, x: Any, shape: ConvShape) -> Any:
+        """An uninitialized result of the kind of `x`, its channels contiguous if those of x are."""
+        extents = shape.batch, shape.out_h, shape.out_w, shape.filters
+        order = [LAYOUTS[self.operator.layout].index(axis) for axis in range(4)]
+        dense = tuple(extents[axis] for axis in order)
+        numpy = isinstance(x, np.ndarray)
+        strides = x.strides if numpy else x.stride() if hasattr(x, "stride") else None
+        channels_last = self._turned and strides is not None and strides[1] < strides[3] and shape.channels > 1
+        if not hasattr(x, "new_empty"):
+            return np.empty(extents, np.float32).transpose(order) if channels_last else np.empty(dense, np.float32)
+        return x.new_empty(extents).permute(order) if channels_last else x.new_empty(dense)
+
+    def _refusal(self, status: int, x: Any, w: Any, out: Any) -> VortexError:
+        kind, problem, remedy = REASONS[(status & 0xFF) - 1]
+        if "strides" in problem:
+            kind, problem, remedy = ODD_STRIDES
+        kind, problem, remedy = WORDS.get(problem, (kind, problem, remedy))
+        place = status >> 8
+        operand = (x, w, out)[place]
+        given = ", ".join(f"{n} {described(o)}" for n, o in zip(NAMES, (x, w, out), strict=True) if o is not None)
+        return kind(f"{NAMES[place]} ({described(operand)}) {problem}; given {given}; {remedy}")

@@ -1,0 +1,155 @@
+"""A convolution's extents -> how it runs: the mirror of runtime/conv_select.c, in NumPy float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from vortex.candidates import WIDEST_PANEL
+from vortex.conv_cost import ConvCost, ConvProblem, ConvStrategies, predict_conv
+from vortex.convolution import ConvShape
+from vortex.rates import Rates
+from vortex.selector import F32, Array, Grid, NumpyArithmetic, SlopeTable, grids
+
+Family = Literal["gemm", "direct", "depthwise"]
+FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise")
+"""In the order of the numbers of runtime/conv_select.c."""
+WALKS = ("pixels of a row", "a pixel of several images")
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """What runs: the family of micro-kernels, what a register tile of the direct one holds, and the grid."""
+
+    family: Family
+    walk_batch: bool
+    rows: int
+    grid: Grid
+    seconds: float
+    """Predicted; 0 where another selector, or none, has chosen."""
+
+    def __str__(self) -> str:
+        if self.family != "direct":
+            return self.family
+        return f"direct, tiles of at most {self.rows} {WALKS[self.walk_batch]}, grid {self.grid.m}x{self.grid.n}"
+
+
+def family_of(shape: ConvShape) -> Family:
+    """1x1 with stride 1 on the whole input is a plain GEMM; a channel per group has tiles of its own."""
+    where = shape.window
+    if shape.depthwise and shape.filters == shape.channels:
+        return "depthwise"
+    plain = shape.kernel_h == shape.kernel_w == 1 and where.stride == (1, 1) and not any(where.padding)
+    return "gemm" if plain and where.groups == 1 else "direct"
+
+
+def taps_seen(outputs: int, taps: int, stride: int, dilation: int, before: int, extent: int) -> int:
+    """Taps of all output positions of one side that lie inside of the input."""
+    total = 0
+    for tap in range(taps):
+        offset = tap * dilation - before
+        first = max(0, -(offset // stride)) if offset < 0 else 0
+        end = min(outputs, -((offset - extent) // stride)) if offset < extent else 0
+        total += max(0, end - first)
+    return total
+
+
+@dataclass(frozen=True)
+class ConvSelector:
+    """The run-time choice among the direct strategies; `tallest[vectors]` rows fit beside that many vectors."""
+
+    rates: Rates
+    table: SlopeTable
+    lanes: int
+    panel: int
+    tallest: tuple[int, ...]
+
+    @cached_property
+    def float32_rates(self) -> Rates:
+        return Rates(*(F32(value) for value in astuple(self.rates)))  # type: ignore[arg-type]  # float32, not float
+
+    def tile(self, shape: ConvShape) -> tuple[int, int]:
+        """Vectors and most rows of the register tile."""
+        groups = 1 if family_of(shape) == "depthwise" else shape.window.groups
+        share = shape.filters // groups
+        vectors = max(1, min(self.panel // self.lanes, -(-share // self.lanes)))
+        return vectors, self.tallest[vectors]
+
+    def problem(self, shape: ConvShape, grid: Grid, threads: int) -> ConvProblem:
+        where = shape.window
+        top, _, left, _ = where.padding
+        vectors, rows = self.tile(shape)
+        depthwise = family_of(shape) == "depthwise"
+        groups = 1 if depthwise else where.groups
+        share, depth = shape.filters // groups, shape.channels // groups
+        full, over = divmod(share, vectors * self.lanes)
+        seen_h = taps_seen(shape.out_h, shape.kernel_h, where.stride[0], where.dilation[0], top, shape.height)
+        seen_w = taps_seen(shape.out_w, shape.kernel_w, where.stride[1], where.dilation[1], left, shape.width)
+        padded = seen_w < shape.out_w * shape.kernel_w
+        full, over = (full, over) if full else (1, 0)
+        return ConvProblem(
+            batch=F32(shape.batch),
+            out_h=F32(shape.out_h),
+            out_w=F32(shape.out_w),
+            depth=F32(depth),
+            filters=F32(share),
+            groups=F32(groups),
+            depthwise=F32(depthwise),
+            input_bytes=F32(4.0) * F32(shape.batch) * F32(shape.height) * F32(shape.width) * F32(shape.channels),
+            seen=F32(seen_h) / F32(shape.out_h) * (F32(seen_w) / F32(shape.out_w)),
+            seen_h=F32(seen_h) / F32(shape.out_h),
+            taps=F32(shape.kernel_h * shape.kernel_w),
+            edges=F32(shape.kernel_w - 1 if padded else 0),
+            stride_w=F32(where.stride[1]),
+            rows=F32(rows),
+            full=F32(full),
+            vectors=F32(vectors),
+            rest=F32(-(-over // self.lanes)),
+            width=F32(self.panel),
+            grid_m=F32(grid.m),
+            grid_n=F32(grid.n),
+            active=F32(min(threads, grid.m * grid.n)),
+        )
+
+    def costs(self, shape: ConvShape, grid: Grid, threads: int) -> ConvCost:
+        """Predicted seconds of both walks, term by term."""
+        return predict_conv(
+            NumpyArithmetic(self.table), self.float32_rates, strategies(), self.problem(shape, grid, threads)
+        )
+
+    def select(self, shape: ConvShape, threads: int) -> ConvPlan:
+        """The plan of least predicted time; the earlier grid, then the walk along rows, wins a tie."""
+        family = family_of(shape)
+        if family == "gemm":
+            return ConvPlan(family, False, 0, Grid(1, 1), 0.0)
+        rows = self.tile(shape)[1] if family == "direct" else 0
+        best: ConvPlan | None = None
+        for grid in grids(threads):
+            total = np.asarray(self.costs(shape, grid, threads).total)
+            index = int(np.argmin(total))
+            if best is None or total[index] < best.seconds:
+                best = ConvPlan(family, bool(index), rows, grid, float(total[index]))
+        assert best is not None
+        return best
+
+
+MOST_VECTORS = 8
+"""One more than the vectors of the widest panel, as runtime/vortex_runtime.h has it, and one for none."""
+
+
+def tallest(shapes: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Most rows of the (rows, vectors) micro-kernels by vectors, 0 where there is none."""
+    found = [0] * MOST_VECTORS
+    for rows, vectors in shapes:
+        if vectors <= WIDEST_PANEL:
+            found[vectors] = max(found[vectors], rows)
+    return tuple(found)
+
+
+def strategies() -> ConvStrategies:
+    walk: Array = np.array([0.0, 1.0], np.float32)
+    return ConvStrategies(walk)

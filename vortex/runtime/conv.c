@@ -1,0 +1,273 @@
+/* L2 and L1 of a direct convolution: rows of output pixels against panels of filters, every register tile one or few calls of L0.
+ *
+ * A tile's pixels are neighbours in an output row, or the same pixel of several images: their inputs are equally far apart, and L0 reads
+ * them where they lie. Taps that fall into the padding are left out, not multiplied by zero: of a tile at the edge each run of filter
+ * columns takes the pixels that it sees. The order of a pixel's sum is that of the filter, wherever tiles and tasks are cut.
+ *
+ * Activations whose channels are not side by side are turned on the way: the load stage brings the rows that a block of output rows sees
+ * into the CacheBuffer, the store stage takes its panel of outputs from there. */
+#include "vortex_runtime.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct {
+  const vx_conv *conv;
+  const vx_conv_plan *plan;
+  int64_t depth, share, panels, width; /* channels and filters of a group, panels of its filters and their width */
+  int64_t sets;                        /* panels of all groups */
+  int64_t tiles, units, units_per_task, panels_per_task, block;
+  int turn_x, turn_y;
+  int64_t pixel; /* floats between the pixels of turned inputs */
+  atomic_int out_of_memory;
+} job;
+
+/* One panel: its weights, its group's part of the input and its part of the output, as `conv` strides them. */
+typedef struct {
+  const job *work;
+  const vx_conv *conv;
+  const float *x, *w;
+  float *y;
+  int64_t columns, vectors;
+  int32_t last;
+} panel;
+
+static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+static int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
+static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+/* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
+static void taps_inside(int64_t origin, int64_t taps, int64_t dilation, int64_t extent, int64_t *first, int64_t *end) {
+  *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));
+  *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
+  if (*end < *first) *end = *first;
+}
+
+/* `height` pixels, inputs `lda` and outputs `ldc` apart, the first one's filter at (row, column) of the input: taps [r, r_end) x [s, s_end). */
+static void multiply(const panel *p, const float *image, float *out, int64_t row, int64_t column, int64_t height, int64_t lda,
+                     int64_t ldc, int64_t r, int64_t r_end, int64_t s, int64_t s_end, int32_t accumulate) {
+  const vx_conv *c = p->conv;
+  int64_t depth = p->work->depth, width = p->work->width;
+  int64_t a_r = c->dilation_h * c->x_stride[1], a_s = c->dilation_w * c->x_stride[2];
+  int64_t b_r = depth * width, b_s = c->kernel_h * b_r;
+  vx_conv_tiles[p->vectors][height](image + row * c->x_stride[1] + column * c->x_stride[2] + r * a_r + s * a_s, p->w + s * b_s + r * b_r,
+                                    out, depth, s_end - s, r_end - r, a_s, a_r, b_s, b_r, lda, width, ldc, p->last, accumulate);
+}
+
+static void clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc) {
+  for (int64_t i = first; i < end; i++) memset(out + i * ldc, 0, (size_t)p->columns * sizeof(float));
+}
+
+/* Pixels `first` to `first + height` of one output row, of which some see less than the whole filter. */
+static void edge_tile(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t r, int64_t r_end) {
+  const vx_conv *c = p->conv;
+  int64_t lda = c->stride_w * c->x_stride[2], ldc = c->y_stride[2];
+  int64_t low = 0, high = 0, start = 0; /* of the run of filter columns that see pixels `low` to `high` */
+  int32_t accumulate = 0;
+  for (int64_t s = 0; s <= c->kernel_w; s++) {
+    int64_t from = 0, to = 0;
+    if (s < c->kernel_w) {
+      int64_t offset = s * c->dilation_w - c->pad_left;
+      from = larger(offset < 0 ? quotient_up(-offset, c->stride_w) - first : 0, 0);
+      to = smaller(offset < c->width ? quotient_up(c->width - offset, c->stride_w) - first : 0, height);
+      if (from >= to) from = to = 0;
+      if (from == low && to == high) continue;
+    }
+    if (low < high) {
+      if (!accumulate) {
+        clear(p, out, 0, low, ldc);
+        clear(p, out, high, height, ldc);
+      }
+      multiply(p, image, out + low * ldc, row, (first + low) * c->stride_w - c->pad_left, high - low, lda, ldc, r, r_end, start, s,
+               accumulate);
+      accumulate = 1;
+    }
+    low = from;
+    high = to;
+    start = s;
+  }
+  if (!accumulate) clear(p, out, 0, height, ldc);
+}
+
+/* One pixel of several images. */
+static void run_pixel(const panel *p, int64_t unit) {
+  const vx_conv *c = p->conv;
+  int64_t pixels = c->out_h * c->out_w, line = unit % pixels / c->out_w, place = unit % c->out_w, t = unit / pixels, tiles = p->work->tiles;
+  int64_t low = c->batch / tiles, extra = c->batch % tiles, image = t * low + smaller(t, extra), height = low + (t < extra);
+  int64_t row = line * c->stride_h - c->pad_top, column = place * c->stride_w - c->pad_left, r, r_end, s, s_end;
+  float *out = p->y + image * c->y_stride[0] + line * c->y_stride[1] + place * c->y_stride[2];
+  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+  taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
+  if (r < r_end && s < s_end)
+    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, 0);
+  else
+    clear(p, out, 0, height, c->y_stride[0]);
+}
+
+/* One row of output pixels. */
+static void run_row(const panel *p, int64_t unit) {
+  const vx_conv *c = p->conv;
+  int64_t line = unit % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end, tiles = p->work->tiles;
+  const float *image = p->x + unit / c->out_h * c->x_stride[0];
+  float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
+  int64_t low = c->out_w / tiles, extra = c->out_w % tiles, reach = (c->kernel_w - 1) * c->dilation_w, ldc = c->y_stride[2];
+  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+  for (int64_t t = 0, first = 0, height; t < tiles; t++, first += height) {
+    height = low + (t < extra);
+    int64_t column = first * c->stride_w - c->pad_left;
+    if (r == r_end)
+      clear(p, out + first * ldc, 0, height, ldc);
+    else if (column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
+      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, 0, c->kernel_w, 0);
+    else
+      edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
+  }
+}
+
+/* One row of output pixels, a channel to a filter: tiles of the pixels that see the whole filter, the others one by one. */
+static void run_depthwise(const panel *p, int64_t unit) {
+  const vx_conv *c = p->conv;
+  int64_t line = unit % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end, s, s_end;
+  const float *image = p->x + unit / c->out_h * c->x_stride[0];
+  float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
+  int64_t reach = (c->kernel_w - 1) * c->dilation_w, w_s = c->channels, w_r = c->kernel_w * w_s;
+  int64_t first = smaller(quotient_up(c->pad_left, c->stride_w), c->out_w);
+  int64_t room = c->width + c->pad_left - reach, end = larger(room > 0 ? smaller(quotient_up(room, c->stride_w), c->out_w) : 0, first);
+  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+  int64_t tiles = quotient_up(end - first, VX_DEPTHWISE), low = tiles ? (end - first) / tiles : 0, extra = tiles ? (end - first) % tiles : 0;
+  for (int64_t i = 0, pixels; i < c->out_w; i += pixels) {
+    int64_t column = i * c->stride_w - c->pad_left;
+    pixels = i >= first && i < end ? low + ((i - first) < extra * (low + 1)) : 1;
+    taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
+    int64_t down = row + r * c->dilation_h, along = column + s * c->dilation_w;
+    if (r < r_end && s < s_end)
+      vx_depthwise_tiles[pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, out + i * c->y_stride[2],
+                                 p->columns, r_end - r, s_end - s, c->dilation_h * c->x_stride[1], c->dilation_w * c->x_stride[2], w_r, w_s,
+                                 c->stride_w * c->x_stride[2], c->y_stride[2]);
+    else
+      clear(p, out + i * c->y_stride[2], 0, pixels, c->y_stride[2]);
+  }
+}
+
+static int slides(const vx_conv *c) {
+  return c->kernel_w < VX_SLIDING && c->stride_w < 3 && c->dilation_w == 1 && vx_sliding_tiles[c->kernel_w][c->stride_w][1];
+}
+
+/* Rows `unit` to `end` of output pixels of a usual depthwise filter: tiles outermost, so that the rows under the filter stay near. */
+static void run_sliding(const panel *p, int64_t unit, int64_t end) {
+  const vx_conv *c = p->conv;
+  const vx_depthwise_tile *tiles = vx_sliding_tiles[c->kernel_w][c->stride_w];
+  int64_t w_s = c->channels, w_r = c->kernel_w * w_s, widest = c->out_w % 7 ? VX_DEPTHWISE : 7;
+  for (int64_t i = 0, pixels; i < c->out_w; i += pixels) {
+    for (pixels = widest; pixels > c->out_w - i || !tiles[pixels]; pixels--) {
+    }
+    int64_t column = i * c->stride_w - c->pad_left;
+    for (int64_t u = unit; u < end; u++) {
+      int64_t line = u % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end;
+      taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+      tiles[pixels](p->x + u / c->out_h * c->x_stride[0] + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2],
+                    p->w + r * w_r, p->y + u / c->out_h * c->y_stride[0] + line * c->y_stride[1] + i * c->y_stride[2], p->columns,
+                    r_end - r, -column, c->width - column, c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2]);
+    }
+  }
+}
+
+/* Output rows `unit` to `end`, of one image if anything is turned, against panels `first` to `stop`. */
+static void run_block(const job *work, int64_t unit, int64_t end, int64_t first, int64_t stop, float *scratch) {
+  const vx_conv *c = work->conv;
+  vx_conv local = *c;
+  int64_t image = unit / c->out_h, line = unit % c->out_h, group = first / work->panels;
+  int64_t channel = work->plan->family == VX_DEPTHWISE_FAMILY ? first * work->width : group * work->depth;
+  int64_t channels = smaller(c->channels, work->plan->family == VX_DEPTHWISE_FAMILY ? stop * work->width
+                                                                                  : quotient_up(stop, work->panels) * work->depth) - channel;
+  if (work->turn_x) {
+    int64_t from = larger(line * c->stride_h - c->pad_top, 0);
+    int64_t to = smaller((line + end - unit - 1) * c->stride_h - c->pad_top + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
+    for (int64_t row = from; row < to; row++)
+      vortex_transpose(c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3],
+                       scratch + (row - from) * c->width * work->pixel, c->width, channels, c->x_stride[3], work->pixel);
+    local.x = scratch - from * c->width * work->pixel - channel;
+    memcpy(local.x_stride, (int64_t[]){0, c->width * work->pixel, work->pixel, 1}, sizeof local.x_stride);
+    scratch += larger(to - from, 0) * c->width * work->pixel;
+  }
+  if (work->turn_y) memcpy(local.y_stride, (int64_t[]){0, c->out_w * work->width, work->width, 1}, sizeof local.y_stride);
+  int64_t panel_floats = c->kernel_h * c->kernel_w * work->depth * work->width;
+  for (int64_t i = first; i < stop; i++) {
+    panel p = {.work = work, .conv = &local};
+    int64_t filter = i % work->panels * work->width, output;
+    p.columns = smaller(work->width, work->share - filter);
+    p.vectors = quotient_up(p.columns, vx_lanes);
+    p.last = (int32_t)(p.columns - (p.vectors - 1) * vx_lanes);
+    if (work->plan->family == VX_DEPTHWISE_FAMILY) {
+      p.x = local.x + filter * local.x_stride[3];
+      p.w = c->w + filter;
+      output = filter;
+    } else {
+      p.x = local.x + i / work->panels * work->depth * local.x_stride[3];
+      p.w = c->w + i * panel_floats;
+      output = i / work->panels * work->share + filter;
+    }
+    p.y = work->turn_y ? scratch - line * local.y_stride[1] : local.y + output * c->y_stride[3];
+    if (work->plan->family == VX_DEPTHWISE_FAMILY && slides(c))
+      run_sliding(&p, unit, end);
+    else
+      for (int64_t u = unit; u < end; u++) (work->plan->family == VX_DEPTHWISE_FAMILY ? run_depthwise : work->plan->walk_batch ? run_pixel : run_row)(&p, u);
+    for (int64_t u = 0; work->turn_y && u < end - unit; u++)
+      vortex_transpose(scratch + u * local.y_stride[1],
+                       c->y + image * c->y_stride[0] + (line + u) * c->y_stride[1] + output * c->y_stride[3], p.columns, c->out_w,
+                       work->width, c->y_stride[3]);
+  }
+}
+
+static void run_task(void *context, int64_t index) {
+  job *work = context;
+  const vx_conv *c = work->conv;
+  int64_t unit = index % work->plan->grid_m * work->units_per_task, end = smaller(unit + work->units_per_task, work->units);
+  int64_t first = index / work->plan->grid_m * work->panels_per_task;
+  int64_t stop = smaller(first + work->panels_per_task, work->sets);
+  if (unit >= end || first >= stop) return;
+  float *scratch = NULL;
+  if (work->turn_x || work->turn_y) {
+    int64_t rows = smaller((work->block - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
+    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * work->block * c->out_w * work->width;
+    scratch = vx_scratch((size_t)floats * sizeof(float));
+    if (!scratch) {
+      atomic_store(&work->out_of_memory, 1);
+      return;
+    }
+  }
+  while (unit < end) {
+    int64_t next = smaller(unit + work->block, end);
+    if (scratch) next = smaller(next, (unit / c->out_h + 1) * c->out_h);
+    run_block(work, unit, next, first, stop, scratch);
+    unit = next;
+  }
+}
+
+/* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache. */
+static int64_t channels_at_once(const vx_conv *c) {
+  int64_t columns = slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
+  int64_t room = vx_conv_near / (c->kernel_h * columns * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
+  return smaller(larger(room, 4 * vx_lanes), quotient_up(c->channels, vx_lanes) * vx_lanes);
+}
+
+int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
+  int depthwise = plan->family == VX_DEPTHWISE_FAMILY;
+  int64_t groups = depthwise ? 1 : conv->groups;
+  job work = {.conv = conv, .plan = plan, .depth = conv->channels / groups, .share = conv->filters / groups};
+  work.width = depthwise ? channels_at_once(conv) : vx_panel;
+  work.panels = quotient_up(work.share, work.width);
+  work.sets = groups * work.panels;
+  work.turn_x = conv->x_stride[3] != 1;
+  work.turn_y = conv->y_stride[3] != 1;
+  work.pixel = quotient_up(conv->channels, vx_lanes) * vx_lanes;
+  work.tiles = quotient_up(plan->walk_batch ? conv->batch : conv->out_w, depthwise ? VX_DEPTHWISE : plan->rows);
+  work.units = plan->walk_batch ? work.tiles * conv->out_h * conv->out_w : conv->batch * conv->out_h;
+  work.units_per_task = quotient_up(work.units, plan->grid_m);
+  work.panels_per_task = quotient_up(work.sets, plan->grid_n);
+  /* Rows whose input stays in the second cache while all panels pass over it. */
+  int64_t unit_bytes = 4 * conv->channels * (plan->walk_batch ? plan->rows : conv->stride_h * conv->width);
+  work.block = larger(1, smaller(vx_conv_far / larger(1, unit_bytes), work.units_per_task));
+  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
+  return work.out_of_memory;
+}

@@ -1,0 +1,207 @@
+/* The door of convolutions: what Python calls through tvm-ffi. Extents are checked in Python, once for each shape; operands here. */
+#include "vortex_runtime.h"
+
+#include <tvm/ffi/c_api.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define REFUSE(reason, operand) ((reason) | (operand) << 8)
+enum { OPERAND_X = 0, OPERAND_W = 1, OPERAND_OUT = 2 };
+/* Of operands.REASONS. */
+enum { NOT_A_TENSOR = 1, BAD_RANK, BAD_DTYPE, BAD_DEVICE, BAD_STRIDES, MISALIGNED, BAD_OUT_SHAPE = 8, OVERLAPS, OUT_OF_MEMORY, BAD_PACKED, BAD_PLAN };
+
+/* Mirrored by conv_launcher._numbers. */
+enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS };
+
+static const DLTensor *tensor_of(const TVMFFIAny *value) {
+  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
+  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
+  return NULL;
+}
+
+/* A float32 tensor of `rank` dimensions in host memory. */
+static int read_floats(const TVMFFIAny *value, int operand, int rank, const DLTensor **tensor, float **data) {
+  const DLTensor *t = tensor_of(value);
+  if (!t) return REFUSE(NOT_A_TENSOR, operand);
+  if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
+  if (t->ndim != rank) return REFUSE(BAD_RANK, operand);
+  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
+  *tensor = t;
+  *data = (float *)((char *)t->data + t->byte_offset);
+  return (uintptr_t)*data % sizeof(float) ? REFUSE(MISALIGNED, operand) : 0;
+}
+
+static inline int answer(TVMFFIAny *result, int64_t value) {
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = value;
+  return 0;
+}
+
+static const int nhwc[4] = {0, 1, 2, 3}, nchw[4] = {0, 2, 3, 1};
+
+/* An activation: extents and strides for batch, height, width and channels. One of channels and width must be side by side. */
+static int read_activation(const TVMFFIAny *value, int operand, int turned, float **data, int64_t *extent, int64_t *stride) {
+  const DLTensor *t;
+  int refused = read_floats(value, operand, 4, &t, data);
+  if (refused) return refused;
+  const int *place = turned ? nchw : nhwc;
+  int64_t dense[4] = {0, 0, 0, 1};
+  for (int i = 2; i >= 0; i--) dense[i] = dense[i + 1] * t->shape[i + 1];
+  int empty = 0;
+  for (int i = 0; i < 4; i++) {
+    extent[i] = t->shape[place[i]];
+    stride[i] = t->strides ? t->strides[place[i]] : dense[place[i]];
+    if (extent[i] > 1 && stride[i] < 0) return REFUSE(BAD_STRIDES, operand);
+    empty |= extent[i] == 0;
+  }
+  if (empty) {
+    for (int i = 0; i < 4; i++) stride[i] = i == 3;
+    return 0;
+  }
+  /* The stride of an axis of one element says nothing: it is set to what a dense tensor has. */
+  if (extent[3] == 1) stride[3] = 1;
+  if (extent[2] == 1) stride[2] = stride[3] == 1 ? extent[3] : 1;
+  if (extent[1] == 1) stride[1] = extent[2] * stride[2];
+  if (extent[0] == 1) stride[0] = extent[1] * stride[1];
+  return stride[3] == 1 || stride[2] == 1 ? 0 : REFUSE(BAD_STRIDES, operand);
+}
+
+/* Elements from the first to one past the last. */
+static int64_t reach(const int64_t *extent, const int64_t *stride) {
+  int64_t last = 0;
+  for (int i = 0; i < 4; i++) {
+    if (extent[i] == 0) return 0;
+    last += (extent[i] - 1) * stride[i];
+  }
+  return last + 1;
+}
+
+/* Whether every element of an output has a place of its own: axes in the order of their strides step over each other. */
+static int is_injective(const int64_t *extent, const int64_t *stride) {
+  int64_t covered = 0;
+  if (!reach(extent, stride)) return 1;
+  for (int left = 0xf; left;) {
+    int least = -1;
+    for (int i = 0; i < 4; i++)
+      if (left >> i & 1 && (least < 0 || stride[i] < stride[least])) least = i;
+    left &= ~(1 << least);
+    if (extent[least] <= 1) continue;
+    if (stride[least] <= covered) return 0;
+    covered += (extent[least] - 1) * stride[least];
+  }
+  return 1;
+}
+
+static int open_conv(const TVMFFIAny *args, vx_conv *conv) {
+  int turned = args[3].v_int64 != 0, refused;
+  const TVMFFIAny *numbers = args + 4;
+  const DLTensor *w;
+  float *x, *data;
+  int64_t extent[4], out[4];
+  if ((refused = read_activation(&args[0], OPERAND_X, turned, &x, extent, conv->x_stride))) return refused;
+  if ((refused = read_floats(&args[1], OPERAND_W, 1, &w, &data))) return refused;
+  if ((refused = read_activation(&args[2], OPERAND_OUT, turned, &conv->y, out, conv->y_stride))) return refused;
+  conv->x = x;
+  conv->w = data;
+  conv->batch = extent[0];
+  conv->height = extent[1];
+  conv->width = extent[2];
+  conv->channels = extent[3];
+  int64_t *fields[NUMBERS] = {&conv->filters,  &conv->kernel_h, &conv->kernel_w,   &conv->out_h,      &conv->out_w, &conv->stride_h,
+                              &conv->stride_w, &conv->pad_top,  &conv->pad_left, &conv->dilation_h, &conv->dilation_w, &conv->groups};
+  for (int i = 0; i < NUMBERS; i++) *fields[i] = numbers[i].v_int64;
+  if (out[0] != conv->batch || out[1] != conv->out_h || out[2] != conv->out_w || out[3] != conv->filters)
+    return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
+  if (!is_injective(out, conv->y_stride)) return REFUSE(BAD_STRIDES, OPERAND_OUT);
+  int64_t in = reach(extent, conv->x_stride), made = reach(out, conv->y_stride);
+  if (in && made && conv->x < conv->y + made && conv->y < conv->x + in) return REFUSE(OVERLAPS, OPERAND_X);
+  if (w->shape[0] && made && conv->w < conv->y + made && conv->y < conv->w + w->shape[0]) return REFUSE(OVERLAPS, OPERAND_W);
+  return 0;
+}
+
+/* A 1x1 filter on every pixel: rows of A are pixels. */
+static int run_gemm(const vx_conv *conv) {
+  vx_call call = {.a = conv->x, .b = conv->w, .c = conv->y, .m = conv->batch * conv->height * conv->width, .n = conv->filters,
+                  .k = conv->channels, .lda = conv->x_stride[2], .ldb = vx_panel, .ldc = conv->y_stride[2], .panel = vx_panel,
+                  .panel_stride = vx_panel * conv->channels, .packed = 1};
+  vx_plan plan = vx_select(&call, vx_get_threads());
+  return vx_execute(&call, &plan);
+}
+
+static int run(const vx_conv *conv, const vx_conv_plan *plan) {
+  int failed = plan->family == VX_GEMM_FAMILY ? run_gemm(conv) : vx_execute_conv(conv, plan);
+  return failed ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0;
+}
+
+static int is_empty(const vx_conv *c) { return c->batch == 0 || c->out_h == 0 || c->out_w == 0 || c->filters == 0; }
+
+/* conv(x, packed weights, out, turned, <numbers>) */
+EXPORT int __tvm_ffi_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_conv conv;
+  int refused = open_conv(args, &conv);
+  if (refused || is_empty(&conv)) return answer(result, refused);
+  vx_conv_plan plan = vx_select_conv(&conv, vx_get_threads());
+  return answer(result, run(&conv, &plan));
+}
+
+/* conv_planned(x, packed weights, out, turned, <numbers>, walk_batch, grid_m, grid_n) */
+EXPORT int __tvm_ffi_conv_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_conv conv;
+  int refused = open_conv(args, &conv);
+  if (refused || is_empty(&conv)) return answer(result, refused);
+  vx_conv_plan plan = vx_select_conv(&conv, 1);
+  const TVMFFIAny *given = args + 4 + NUMBERS;
+  plan.walk_batch = given[0].v_int64 && plan.family == VX_DIRECT_FAMILY && conv.x_stride[3] == 1 && conv.y_stride[3] == 1;
+  plan.grid_m = given[1].v_int64;
+  plan.grid_n = given[2].v_int64;
+  if (plan.grid_m < 1 || plan.grid_n < 1) return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
+  return answer(result, run(&conv, &plan));
+}
+
+/* select_conv(batch, height, width, channels, <numbers>, threads) -> family + walk_batch 2^4 + grid_m 2^20 + grid_n 2^40, for dense NHWC */
+EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_conv c = {.batch = args[0].v_int64, .height = args[1].v_int64, .width = args[2].v_int64, .channels = args[3].v_int64};
+  int64_t *fields[NUMBERS] = {&c.filters,  &c.kernel_h, &c.kernel_w,   &c.out_h,      &c.out_w, &c.stride_h,
+                              &c.stride_w, &c.pad_top,  &c.pad_left, &c.dilation_h, &c.dilation_w, &c.groups};
+  for (int i = 0; i < NUMBERS; i++) *fields[i] = args[4 + i].v_int64;
+  c.x_stride[3] = c.y_stride[3] = 1;
+  c.x_stride[2] = c.channels;
+  c.x_stride[1] = c.channels * c.width;
+  c.x_stride[0] = c.x_stride[1] * c.height;
+  c.y_stride[2] = c.filters;
+  c.y_stride[1] = c.filters * c.out_w;
+  c.y_stride[0] = c.y_stride[1] * c.out_h;
+  vx_conv_plan plan = vx_select_conv(&c, args[4 + NUMBERS].v_int64);
+  return answer(result, plan.family | plan.walk_batch << 4 | plan.grid_m << 20 | plan.grid_n << 40);
+}
+
+/* pack_conv(w as [filters, channels, rows, columns], target, groups): see vx_execute_conv. */
+EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  const DLTensor *t, *made;
+  float *w, *target;
+  int refused;
+  if ((refused = read_floats(&args[0], OPERAND_W, 4, &t, &w)) || (refused = read_floats(&args[1], OPERAND_OUT, 1, &made, &target)))
+    return answer(result, refused);
+  int64_t filters = t->shape[0], depth = t->shape[1], kernel_h = t->shape[2], kernel_w = t->shape[3], groups = args[2].v_int64;
+  int64_t dense[4] = {depth * kernel_h * kernel_w, kernel_h * kernel_w, kernel_w, 1};
+  const int64_t *stride = t->strides ? t->strides : dense;
+  if (groups > 1 && depth == 1 && filters == groups) {
+    for (int64_t f = 0; f < filters; f++)
+      for (int64_t r = 0; r < kernel_h; r++)
+        for (int64_t s = 0; s < kernel_w; s++)
+          target[(r * kernel_w + s) * filters + f] = w[f * stride[0] + r * stride[2] + s * stride[3]];
+    return answer(result, 0);
+  }
+  int64_t share = filters / groups, panels = (share + vx_panel - 1) / vx_panel, taps = kernel_h * kernel_w;
+  if (made->shape[0] != groups * panels * taps * depth * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  for (int64_t g = 0; g < groups; g++)
+    for (int64_t f = 0; f < share; f++) {
+      const float *from = w + (g * share + f) * stride[0];
+      float *to = target + (g * panels + f / vx_panel) * taps * depth * vx_panel + f % vx_panel;
+      for (int64_t c = 0; c < depth; c++)
+        for (int64_t r = 0; r < kernel_h; r++)
+          for (int64_t s = 0; s < kernel_w; s++)
+            to[((s * kernel_h + r) * depth + c) * vx_panel] = from[c * stride[1] + r * stride[2] + s * stride[3]];
+    }
+  return answer(result, 0);
+}

@@ -1,0 +1,79 @@
+/* The run-time choice of a convolution: its family, then the compiled cost model over walks and grids. `conv_selector` is its mirror. */
+#include "vortex_runtime.h"
+
+static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+/* Taps of all output positions of one side that lie inside of the input. */
+static int64_t taps_seen(int64_t outputs, int64_t taps, int64_t stride, int64_t dilation, int64_t before, int64_t extent) {
+  int64_t total = 0;
+  for (int64_t tap = 0; tap < taps; tap++) {
+    int64_t offset = tap * dilation - before, first = offset < 0 ? quotient_up(-offset, stride) : 0;
+    int64_t end = offset < extent ? quotient_up(extent - offset, stride) : 0;
+    if (end > outputs) end = outputs;
+    if (end > first) total += end - first;
+  }
+  return total;
+}
+
+/* Whether pixels follow each other at one distance, so that rows of a matrix are pixels. */
+static int is_matrix(const int64_t *stride, int64_t batch, int64_t height, int64_t width) {
+  return stride[3] == 1 && (height == 1 || stride[1] == width * stride[2]) && (batch == 1 || stride[0] == height * width * stride[2]);
+}
+
+static int64_t family_of(const vx_conv *c) {
+  if (c->groups > 1 && c->channels == c->groups && c->filters == c->groups) return VX_DEPTHWISE_FAMILY;
+  if (c->kernel_h == 1 && c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 && c->groups == 1 && c->out_h == c->height &&
+      c->out_w == c->width && c->pad_top == 0 && c->pad_left == 0 && is_matrix(c->x_stride, c->batch, c->height, c->width) &&
+      is_matrix(c->y_stride, c->batch, c->out_h, c->out_w))
+    return VX_GEMM_FAMILY;
+  return VX_DIRECT_FAMILY;
+}
+
+/* One task, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
+static int64_t next_grid(int64_t *count, int64_t *columns) {
+  for (;;) {
+    if (*count <= 1) return 0;
+    while (++*columns <= *count)
+      if (*count % *columns == 0) return 1;
+    *count /= 2;
+    *columns = 0;
+  }
+}
+
+vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
+  vx_conv_plan best = {.family = family_of(c), .grid_m = 1, .grid_n = 1};
+  if (best.family == VX_GEMM_FAMILY) return best;
+  int depthwise = best.family == VX_DEPTHWISE_FAMILY, in_rows = depthwise || c->x_stride[3] != 1 || c->y_stride[3] != 1;
+  int64_t groups = depthwise ? 1 : c->groups, share = c->filters / groups, depth = c->channels / groups;
+  int64_t vectors = quotient_up(share, vx_lanes), most = vx_panel / vx_lanes;
+  if (vectors > most) vectors = most;
+  int64_t full = share / (vectors * vx_lanes), over = share % (vectors * vx_lanes);
+  if (!full) full = 1, over = 0;
+  best.rows = depthwise ? 0 : vx_conv_tallest[vectors];
+  int64_t seen_h = taps_seen(c->out_h, c->kernel_h, c->stride_h, c->dilation_h, c->pad_top, c->height);
+  int64_t seen_w = taps_seen(c->out_w, c->kernel_w, c->stride_w, c->dilation_w, c->pad_left, c->width);
+  float input_bytes = 4.0f * (float)c->batch * (float)c->height * (float)c->width * (float)c->channels;
+  float tall = (float)seen_h / (float)c->out_h, seen = tall * ((float)seen_w / (float)c->out_w), least = 3e38f;
+  float edges = seen_w < c->out_w * c->kernel_w ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
+  int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
+  do {
+    int64_t tasks = grid_m * grid_n;
+    vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
+                      (float)groups, (float)depthwise, input_bytes, seen, tall, (float)(c->kernel_h * c->kernel_w), edges,
+                      (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
+                      (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
+                      (float)(tasks < threads ? tasks : threads));
+    for (int walk = 0; walk < (in_rows ? 1 : 2); walk++)
+      if (totals[walk] < least) {
+        least = totals[walk];
+        best.walk_batch = walk;
+        best.grid_m = grid_m;
+        best.grid_n = grid_n;
+      }
+    /* No call on several threads is shorter than their start. */
+    if (least <= vx_least_parallel || !next_grid(&count, &columns)) break;
+    grid_m = count / columns;
+    grid_n = columns;
+  } while (1);
+  return best;
+}
