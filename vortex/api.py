@@ -43,7 +43,7 @@ def compile(
     cache: bool = ...,
 ) -> ReduceKernel: ...
 @overload
-def compile(  # type: ignore[overload-overlap]  # the first that fits counts
+def compile(
     op: operators.Conv2d,
     hw: str | Path | Spec = ...,
     *,

@@ -1,48 +1,15 @@
 /* The door of convolutions: what Python calls through tvm-ffi. Extents are checked in Python, once for each shape; operands here. */
-#include "vortex_runtime.h"
-
-#include <tvm/ffi/c_api.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define REFUSE(reason, operand) ((reason) | (operand) << 8)
-enum { OPERAND_X = 0, OPERAND_W = 1, OPERAND_OUT = 2 };
-/* Of operands.REASONS. */
-enum { NOT_A_TENSOR = 1, BAD_RANK, BAD_DTYPE, BAD_DEVICE, BAD_STRIDES, MISALIGNED, BAD_OUT_SHAPE = 8, OVERLAPS, OUT_OF_MEMORY, BAD_PACKED, BAD_PLAN };
+#include "door.h"
 
 /* Mirrored by conv_launcher._numbers. */
 enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS };
-
-static const DLTensor *tensor_of(const TVMFFIAny *value) {
-  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
-  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
-  return NULL;
-}
-
-/* A float32 tensor of `rank` dimensions in host memory. */
-static int read_floats(const TVMFFIAny *value, int operand, int rank, const DLTensor **tensor, float **data) {
-  const DLTensor *t = tensor_of(value);
-  if (!t) return REFUSE(NOT_A_TENSOR, operand);
-  if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
-  if (t->ndim != rank) return REFUSE(BAD_RANK, operand);
-  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
-  *tensor = t;
-  *data = (float *)((char *)t->data + t->byte_offset);
-  return (uintptr_t)*data % sizeof(float) ? REFUSE(MISALIGNED, operand) : 0;
-}
-
-static inline int answer(TVMFFIAny *result, int64_t value) {
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = value;
-  return 0;
-}
 
 static const int nhwc[4] = {0, 1, 2, 3}, nchw[4] = {0, 2, 3, 1};
 
 /* An activation: extents and strides for batch, height, width and channels. One of channels and width must be side by side. */
 static int read_activation(const TVMFFIAny *value, int operand, int turned, float **data, int64_t *extent, int64_t *stride) {
   const DLTensor *t;
-  int refused = read_floats(value, operand, 4, &t, data);
+  int refused = read_floats(value, operand, 4, 4, &t, data);
   if (refused) return refused;
   const int *place = turned ? nchw : nhwc;
   int64_t dense[4] = {0, 0, 0, 1};
@@ -98,8 +65,8 @@ static int open_conv(const TVMFFIAny *args, vx_conv *conv) {
   const DLTensor *w;
   float *x, *data;
   int64_t extent[4], out[4];
-  if ((refused = read_activation(&args[0], OPERAND_X, turned, &x, extent, conv->x_stride))) return refused;
-  if ((refused = read_floats(&args[1], OPERAND_W, 1, &w, &data))) return refused;
+  if ((refused = read_activation(&args[0], OPERAND_A, turned, &x, extent, conv->x_stride))) return refused;
+  if ((refused = read_floats(&args[1], OPERAND_B, 1, 1, &w, &data))) return refused;
   if ((refused = read_activation(&args[2], OPERAND_OUT, turned, &conv->y, out, conv->y_stride))) return refused;
   conv->x = x;
   conv->w = data;
@@ -114,8 +81,8 @@ static int open_conv(const TVMFFIAny *args, vx_conv *conv) {
     return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   if (!is_injective(out, conv->y_stride)) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   int64_t in = reach(extent, conv->x_stride), made = reach(out, conv->y_stride);
-  if (in && made && conv->x < conv->y + made && conv->y < conv->x + in) return REFUSE(OVERLAPS, OPERAND_X);
-  if (w->shape[0] && made && conv->w < conv->y + made && conv->y < conv->w + w->shape[0]) return REFUSE(OVERLAPS, OPERAND_W);
+  if (in && made && conv->x < conv->y + made && conv->y < conv->x + in) return REFUSE(OVERLAPS, OPERAND_A);
+  if (w->shape[0] && made && conv->w < conv->y + made && conv->y < conv->w + w->shape[0]) return REFUSE(OVERLAPS, OPERAND_B);
   return 0;
 }
 
@@ -180,7 +147,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
   const DLTensor *t, *made;
   float *w, *target;
   int refused;
-  if ((refused = read_floats(&args[0], OPERAND_W, 4, &t, &w)) || (refused = read_floats(&args[1], OPERAND_OUT, 1, &made, &target)))
+  if ((refused = read_floats(&args[0], OPERAND_B, 4, 4, &t, &w)) || (refused = read_floats(&args[1], OPERAND_OUT, 1, 1, &made, &target)))
     return answer(result, refused);
   int64_t filters = t->shape[0], depth = t->shape[1], kernel_h = t->shape[2], kernel_w = t->shape[3], groups = args[2].v_int64;
   int64_t dense[4] = {depth * kernel_h * kernel_w, kernel_h * kernel_w, kernel_w, 1};
