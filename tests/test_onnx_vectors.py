@@ -1,0 +1,81 @@
+"""The test vectors of ONNX's node backend: what Gemm, MatMul and the reductions of that standard must give."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import vortex
+from vortex.batch_launcher import BatchGemmKernel
+from vortex.errors import ShapeError
+from vortex.launcher import GemmKernel
+from vortex.library import read
+from vortex.operators import BatchGemm, settings
+from vortex.reduction import Reduce
+
+pytest.importorskip("onnx")
+pytestmark = needs.a_compiler
+Vector = tuple[str, dict[str, Any], list[np.ndarray], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Callable[[str], list[Vector]]:
+    """(name, attributes, inputs, output) of every float32 vector of one node of a kind."""
+    from onnx import helper
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the vectors of other operators are computed on the way
+        cases = [case for case in collect_testcases() if case.model is not None and len(case.model.graph.node) == 1]
+
+    def of(kind: str) -> list[Vector]:
+        found = []
+        for case in cases:
+            node = case.model.graph.node[0]
+            if node.op_type == kind:
+                attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+                inputs, outputs = case.data_sets[0]
+                if inputs[0].dtype == np.float32:
+                    found.append((case.name, attributes, list(inputs), outputs[0]))
+        assert found, f"this release of onnx has no vectors of {kind}"
+        return found
+
+    return of
+
+
+def test_gemm(gemm: GemmKernel, vectors: Callable[[str], list[Vector]]):
+    for name, given, (a, b, *c), expected in vectors("Gemm"):
+        product = gemm(a, b, transpose_a=bool(given.get("transA")), transpose_b=bool(given.get("transB")))
+        found = given.get("alpha", 1.0) * product + (given.get("beta", 1.0) * c[0] if c else 0)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_matmul(library_path: Path, vectors: Callable[[str], list[Vector]]):
+    library = read(library_path)
+    manifest = replace(library.manifest, operator="batch_gemm", settings=settings(BatchGemm()))
+    product = BatchGemmKernel(replace(library, manifest=manifest))
+    for name, _, (a, b), expected in vectors("MatMul"):
+        found = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("kind", "node"), [("sum", "ReduceSum"), ("max", "ReduceMax"), ("mean", "ReduceMean")])
+def test_reductions(vectors: Callable[[str], list[Vector]], kind: str, node: str):
+    reduce = vortex.compile(Reduce(kind), hw="native")  # type: ignore[arg-type]
+    for name, given, (x, *axes), expected in vectors(node):
+        named = tuple(int(axis) for axis in axes[0]) if axes and axes[0].size else None
+        if named is None and given.get("noop_with_empty_axes"):
+            named = ()
+        keepdims = bool(given.get("keepdims", 1))
+        if kind == "max" and x.size == 0:  # the standard's maximum of nothing is -inf; NumPy's and ours is refused
+            with pytest.raises(ShapeError, match="maximum"):
+                reduce(x, named, keepdims=keepdims)
+            continue
+        found = reduce(x, named, keepdims=keepdims)
+        assert found.shape == expected.shape, name
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
