@@ -56,6 +56,11 @@ class Vectors:
         self.statements.append(tirx.BufferStore(self.slots, value, [at]))
         return tirx.BufferLoad(self.slots, [at])
 
+    def taken(self) -> tirx.Stmt:
+        """What was said since the last time; the slots are free again."""
+        statements, self.statements, self.used = self.statements, [], 0
+        return tirx.SeqStmt(statements)
+
     def of(self, value: float, dtype: str = "float32") -> Any:
         return tirx.Broadcast(tirx.const(value, dtype), self.lanes)
 
@@ -82,6 +87,9 @@ class Vectors:
     def bits(self, x: Any, dtype: str) -> Any:
         return tirx.reinterpret(f"{dtype}x{self.lanes}", x)
 
+    def inverse(self, x: Any) -> Any:
+        return self.of(1.0) / x
+
     def exp2(self, x: Any) -> Any:
         """2^x, relative error below 1.5e-7 and |x| 6e-8 more for the rounding of x; x is cut at -120 and 120."""
         x = self.keep(self.most(x, LEAST_EXPONENT))
@@ -98,12 +106,12 @@ class Vectors:
         square = self.keep(x * x)
         t = self.keep(self.least(square, end))
         size = self.keep(self.call("llvm.fabs", x))
-        share = self.keep(square * self.polynomial(over, t) / self.polynomial(under, t))
+        share = self.keep(square * self.polynomial(over, t) * self.inverse(self.keep(self.polynomial(under, t))))
         return (x + tirx.Select(share > size, size, share)) * self.of(0.5)
 
     def silu(self, x: Any) -> Any:
         """x / (1 + 2^(-x log2 e)): absolute error below 3e-7 max(1, |x|)."""
-        return x / (self.of(1.0) + self.exp2(self.keep(x * self.of(-LOG2_E))))
+        return x * self.inverse(self.keep(self.of(1.0) + self.exp2(self.keep(x * self.of(-LOG2_E)))))
 
 
 class Source:
@@ -211,21 +219,28 @@ def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     source, target = Source("c", store.sums, rows), Source("out", store.out, rows)
     extras = {operand.name: (operand, Source(operand.name, operand.dtype, rows)) for operand in chain.operands}
     vectors = Vectors(lanes)
-    wide = tirx.Cast("int32", tirx.min(columns - j * lanes, tirx.const(lanes, "int64")))
-    mask = tirx.Ramp(tirx.const(0, "int32"), 1, lanes) < tirx.Broadcast(wide, lanes)
 
-    def fetched(operand: Operand, tensor: Source) -> Any:
-        if operand.per == "row":
-            return tensor.broadcast(vectors, i * tensor.stride)
-        row = 0 if operand.per == "column" else i * tensor.stride
-        return tensor.load(vectors, row + j * lanes, mask)
+    def one(column: Any, mask: Any) -> tirx.Stmt:
+        """A vector from row i, `column` on, to the output."""
 
-    operands = {name: fetched(operand, tensor) for name, (operand, tensor) in extras.items()}
-    value = apply(vectors, chain, source.load(vectors, i * source.stride + j * lanes, mask), operands)
-    target.store(vectors, i * target.stride + j * lanes, mask, value)
-    steps = tirx.truncdiv(columns + (lanes - 1), tirx.const(lanes, "int64"))
+        def fetched(operand: Operand, tensor: Source) -> Any:
+            if operand.per == "row":
+                return tensor.broadcast(vectors, i * tensor.stride)
+            row = 0 if operand.per == "column" else i * tensor.stride
+            return tensor.load(vectors, row + column, mask)
+
+        operands = {name: fetched(operand, tensor) for name, (operand, tensor) in extras.items()}
+        value = apply(vectors, chain, source.load(vectors, i * source.stride + column, mask), operands)
+        target.store(vectors, i * target.stride + column, mask, value)
+        return vectors.taken()
+
     zero, serial = tirx.const(0, "int64"), tirx.ForKind.SERIAL
-    outer = tirx.For(i, zero, rows, serial, tirx.For(j, zero, steps, serial, tirx.SeqStmt(vectors.statements)))
+    whole = tirx.truncdiv(columns, tirx.const(lanes, "int64"))
+    rest = tirx.Cast("int32", columns - whole * lanes)
+    full = tirx.For(j, zero, whole, serial, one(j * lanes, vectors.of(1, "bool")))
+    within = tirx.Ramp(tirx.const(0, "int32"), 1, lanes) < tirx.Broadcast(rest, lanes)
+    edge = tirx.IfThenElse(rest > 0, one(whole * lanes, within), None)
+    outer = tirx.For(i, zero, rows, serial, tirx.SeqStmt([full, edge]))
     tensors = [source, target, *(tensor for _, tensor in extras.values())]
     declared = [tirx.DeclBuffer(tensor.buffer, data=tensor.pointer) for tensor in tensors]
     unused = [

@@ -58,11 +58,13 @@ static void run_task(void *context, int64_t index) {
   int64_t b_floats = s->pack_b ? (work->tile_k + 1) * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
   /* Of several parts, sums are finished when they are added up. */
   int stores = vx_store_stage && work->splits == 1, apart = vx_apart && stores;
-  int32_t finish = stores ? VX_STORE_TILES : VX_STORE_NOTHING;
-  if (apart && !s->swap) {
-    finish = work->tile_k < call->k ? VX_STORE_TILES : VX_STORE_ONE_TILE;
-    c_floats = finish == VX_STORE_TILES ? m * (tile_n + vx_lanes) : s->rows * width;
-  }
+  /* In one step of k, sums never touch the output: reading back what was just written to it would wait for memory. */
+  int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
+  int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
+  if (at_once)
+    c_floats = s->rows * (width + vx_lanes);
+  else if (apart && !s->swap)
+    c_floats = m * (tile_n + vx_lanes);
   int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;
   float *scratch = NULL;
   if (a_floats + b_floats + c_floats > 0) {
@@ -77,10 +79,10 @@ static void run_task(void *context, int64_t index) {
   vx_store whole = vx_store_of(call);
   if (!s->swap) {
     vx_store store = vx_store_from(&whole, row, 0);
-    if (!apart)
+    if (at_once)
+      run_nest(work, &part, scratch, a_floats, row, m, column, end, tile, width + vx_lanes, &store, finish);
+    else if (!apart)
       run_nest(work, &part, scratch, a_floats, row, m, column, end, part.c + row * part.ldc + column, part.ldc, &store, finish);
-    else if (finish == VX_STORE_ONE_TILE)
-      run_nest(work, &part, scratch, a_floats, row, m, column, end, tile, width, &store, finish);
     else /* partial sums of one strip of columns at a time */
       for (; column < end; column += tile_n)
         run_nest(work, &part, scratch, a_floats, row, m, column, smaller(column + tile_n, end), tile, stride, &store, finish);

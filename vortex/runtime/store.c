@@ -1,23 +1,35 @@
 /* The store stage of L1: finished sums through the emitted epilogue into the output. */
 #include "vortex_runtime.h"
 
+/* As the nests fetch a plain C: rows up to this many elements, this far ahead. */
+#define SHORT 256
+#define AHEAD_BYTES 4096
+#define LINE_BYTES 64
+
 vx_store vx_store_of(const vx_call *call) {
   vx_store store = {.out = call->c, .row_stride = call->ldc};
   for (int x = 0; x < VX_EXTRAS; x++) store.extras[x] = call->extras[x];
   return store;
 }
 
+static const void *operand_at(const vx_store *store, int64_t x, int64_t row, int64_t column) {
+  const vx_extra *extra = &store->extras[x];
+  return (const char *)extra->data + (row * extra->row_stride + column * extra->column_stride) * (vx_operands[x].bits / 8);
+}
+
 vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column) {
   vx_store moved = *store;
   moved.out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
-  for (int64_t x = 0; x < vx_operand_count; x++)
-    moved.extras[x].data = (const char *)store->extras[x].data + (row * store->extras[x].row_stride + column * store->extras[x].column_stride) * (vx_operands[x].bits / 8);
+  for (int64_t x = 0; x < VX_EXTRAS; x++) moved.extras[x].data = operand_at(store, x, row, column);
   return moved;
 }
 
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-  vx_store at = vx_store_from(store, row, column);
-  const vx_extra *x = at.extras;
-  return vx_store_stage(c, at.out, rows, columns, ldc, at.row_stride, x[0].data, x[0].row_stride, x[1].data,
-                        x[1].row_stride, x[2].data, x[2].row_stride, x[3].data, x[3].row_stride);
+  char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
+  const vx_extra *x = store->extras;
+  if (store->row_stride == columns && columns <= SHORT && c != out) /* the lines of the next tile are owned before it comes */
+    for (int64_t line = 0; line < rows * columns * (vx_out.bits / 8); line += LINE_BYTES) __builtin_prefetch(out + AHEAD_BYTES + line, 1);
+  return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, operand_at(store, 0, row, column), x[0].row_stride,
+                        operand_at(store, 1, row, column), x[1].row_stride, operand_at(store, 2, row, column),
+                        x[2].row_stride, operand_at(store, 3, row, column), x[3].row_stride);
 }
