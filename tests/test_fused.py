@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import compiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import vortex
+from vortex import DtypeError, OperandError, ShapeError, UnknownNameError
 from vortex import operators as ops
 from vortex.fused import FusedGemm
 from vortex.selector import OperandB
@@ -67,3 +72,124 @@ def test_every_strategy(fused: FusedGemm, kind: OperandB, transpose_a: bool) -> 
             fused.run(plan, left, right, out, **flags, **extras)
             assert np.array_equal(out, wanted), (m, n, k, plan)
             assert np.isnan(np.delete(room, np.s_[4 : 4 + n], axis=1)).all(), f"{plan} wrote outside out"
+
+
+def test_same_bits_on_any_number_of_threads(fused: FusedGemm) -> None:
+    for m, n, k in [(130, 257, 1025), (300, 31, 64), (7, 900, 40), (3, 5, 200_000)]:
+        a, b, extras = RNG.random((m, k), np.float32), RNG.random((k, n), np.float32), operands(m, n)
+        results = []
+        for count in (1, 2, 3):
+            vortex.set_num_threads(count)
+            results += [fused(a, b, **extras), fused(a, b, **extras)]
+        assert all(np.array_equal(result, results[0]) for result in results), (m, n, k)
+
+
+def test_accumulate_adds_before_the_epilogue(fused: FusedGemm) -> None:
+    for m, n, k in [(7, 50, 30), (40, 3, 200), (64, 64, 3000)]:
+        a, b, c, extras = integers(m, k), integers(k, n), integers(m, n), operands(m, n)
+        wanted = CHAIN.reference(c + a @ b, **extras)
+        assert np.array_equal(fused(a, b, out=c, accumulate=True, **extras), wanted), (m, n, k)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_strides(fused: FusedGemm, data: st.DataObject) -> None:
+    """Operands in the middle of larger ones, plain or transposed; nothing outside `out` is written."""
+    m, n, k = (data.draw(st.integers(0, most), label) for most, label in ((40, "m"), (70, "n"), (50, "k")))
+    flags = {name: data.draw(st.booleans(), name) for name in ("transpose_a", "transpose_b")}
+    a, b, extras = integers(m, k), integers(k, n), operands(m, n)
+
+    def inside(matrix: np.ndarray, transposed: bool = False) -> np.ndarray:
+        matrix = matrix.T if transposed else matrix
+        left, right = (data.draw(st.integers(0, 5)) for _ in range(2))
+        room = np.full((matrix.shape[0], left + matrix.shape[1] + right), np.nan, np.float32)
+        room[:, left : left + matrix.shape[1]] = matrix
+        return room[:, left : left + matrix.shape[1]]
+
+    out = inside(np.zeros((m, n), np.float32))
+    given_extras = extras | {"residual": inside(extras["residual"])}
+    fused(inside(a, flags["transpose_a"]), inside(b, flags["transpose_b"]), out=out, **flags, **given_extras)
+    assert np.array_equal(out, expected(a, b, extras))
+    room = out.base
+    if m and n and room is not None:
+        assert np.isnan(room).sum() == room.size - out.size
+
+
+def test_explain_names_the_steps(fused: FusedGemm) -> None:
+    assert "store  bias per column >> relu >> times scale per row" in str(fused.explain(100, 100, 100))
+    assert [operand.name for operand in fused.operands] == ["bias", "scale", "residual"]
+
+
+REFUSED = [
+    ("missing", {"residual": None}, UnknownNameError, "residual is missing.*residual .m, n"),
+    ("unknown", {"shift": np.ones(4, np.float32)}, UnknownNameError, "unknown operand 'shift'"),
+    ("extent of a column", {"bias": np.ones(5, np.float32)}, ShapeError, "bias .*does not fit"),
+    ("extent of a row", {"scale": np.ones(4, np.float32)}, ShapeError, "scale .*does not fit"),
+    ("shape", {"residual": np.ones((4, 6), np.float32)}, ShapeError, "residual .*does not fit"),
+    ("rank", {"bias": np.ones((1, 4), np.float32)}, ShapeError, "bias .*rank"),
+    ("dtype", {"bias": np.ones(4)}, DtypeError, "bias .*is float32 in this library"),
+    ("strides", {"bias": np.ones(8, np.float32)[::2]}, ShapeError, "bias .*strides"),
+    ("columns", {"residual": np.ones((4, 6), np.float32).T}, ShapeError, "residual .*strides"),
+    ("no tensor", {"bias": [0.0] * 4}, OperandError, "bias is a list|is no tensor"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "told"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_refused(fused: FusedGemm, changes: dict[str, object], error: type[Exception], told: str) -> None:
+    a, b = integers(6, 3), integers(3, 4)
+    extras = {name: value for name, value in (operands(6, 4) | changes).items() if value is not None}
+    with pytest.raises(error, match=told):
+        fused(a, b, **extras)
+
+
+def test_an_operand_may_not_overlap_the_output(fused: FusedGemm) -> None:
+    a, b, extras = integers(6, 3), integers(3, 4), operands(6, 4)
+    with pytest.raises(OperandError, match=r"residual .*overlaps out"):
+        fused(a, b, out=extras["residual"], **extras)
+    with pytest.raises(OperandError, match="read-only"):
+        out = np.zeros((6, 4), np.float32)
+        out.flags.writeable = False
+        fused(a, b, out=out, **extras)
+    with pytest.raises(OperandError, match="another library"):
+        fused(a, replace(fused.pack(b), identity="other"), **extras)
+
+
+@pytest.fixture(scope="module")
+def narrow() -> FusedGemm:
+    """Another element type of the output, and steps before the product."""
+    operator = ops.Gemm(prologue=ops.relu() >> ops.scale(2), epilogue=ops.scale(0.125) >> ops.cast("int8"))
+    kernel = compiled(operator)
+    assert isinstance(kernel, FusedGemm)
+    return kernel
+
+
+def test_narrow_outputs_on_every_plan(narrow: FusedGemm) -> None:
+    for m, n, k in [(37, 150, 60), (500, 6, 33), (5, 70, 3000), (1, 40, 2500), (130, 1, 700), (3, 0, 5), (9, 20, 0)]:
+        a, b = integers(m, k), integers(k, n)
+        wanted = np.clip(np.rint(np.maximum(a, 0) * 2 @ b * 0.125), -128, 127).astype(np.int8)
+        assert np.array_equal(narrow(a, b), wanted), (m, n, k)
+        assert np.array_equal(narrow(a, b.T.copy(), transpose_b=True), wanted), (m, n, k)
+        assert np.array_equal(narrow(a.T.copy(), b, transpose_a=True), wanted), (m, n, k)
+        for plan in narrow.plans(m, n, k, threads=2):
+            room = np.full((m, n + 3), 99, np.int8)
+            narrow.run(plan, a, b, room[:, 1 : 1 + n])
+            assert np.array_equal(room[:, 1 : 1 + n], wanted), (m, n, k, plan)
+            assert (np.delete(room, np.s_[1 : 1 + n], axis=1) == 99).all()
+    a, b = integers(30, 200), integers(200, 100)
+    assert np.array_equal(narrow(a, narrow.pack(b)), narrow(a, b))
+
+
+def test_sums_cannot_be_added_to_a_narrow_output(narrow: FusedGemm) -> None:
+    a, b, out = integers(6, 3), integers(3, 4), np.zeros((6, 4), np.int8)
+    with pytest.raises(OperandError, match="drop accumulate"):
+        narrow(a, b, out=out, accumulate=True)
+    with pytest.raises(DtypeError, match="out is int8"):
+        narrow(a, b, out=np.zeros((6, 4), np.float32))
+    assert "load   relu >> times 2" in str(narrow.explain(6, 4, 3))
+
+
+def test_tensors_of_pytorch(narrow: FusedGemm) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = integers(6, 3), integers(3, 4)
+    result = narrow(torch.from_numpy(a), torch.from_numpy(b))
+    assert result.dtype == torch.int8 and np.array_equal(result.numpy(), narrow(a, b))

@@ -207,6 +207,10 @@ def sieve(rkernel: RKernel) -> Sieve:
     mains = main_tiles(rkernel, tiles)
     strategies, admitted1 = cache_tiles(rkernel, mains)
     admitted = (*admitted0, Admitted("L0", "FilterByUtilization", len(mains)), *admitted1)
+    if getattr(rkernel.operator, "prologue", None):
+        # What is done to A is done while it is packed; of a turned product A is the other operand.
+        strategies = [s for s in strategies if s.stage.pack_a and not s.stage.swap]
+        return Sieve(tiles, tuple(strategies), (*admitted, Admitted("L1", "FilterByPrologue", len(strategies))))
     return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("dot", "DotTiles", 1)))
 
 

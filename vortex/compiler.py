@@ -18,7 +18,7 @@ from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Conv2d, Operator, settings, store_of
+from vortex.operators import Conv2d, Operator, prologue_of, settings, store_of
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
@@ -52,8 +52,10 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
         progress(what, 0.05 + 0.6 * share)
 
     more = conv_tasks(shapes) if isinstance(operator, Conv2d) else ()
-    store = store_of(operator)
-    objects = emit_objects(shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts)
+    store, prologue = store_of(operator), prologue_of(operator)
+    objects = emit_objects(
+        shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts, prologue
+    )
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical

@@ -140,6 +140,14 @@ def check_epilogue(operator: str, chain: Any, out_dtype: str | None) -> None:
         raise DtypeError(f"{operator}: out_dtype={out_dtype!r}, but the epilogue ends {chain}; drop one of them")
 
 
+def check_prologue(operator: str, chain: Any) -> None:
+    """Refuse what is no chain, and steps that need a tensor or another element type."""
+    if not isinstance(chain, Epilogue):
+        raise UnknownNameError(f"{operator}(prologue={chain!r}): expected a chain of vortex.operators, as relu()")
+    if chain.operands or chain.dtype:
+        raise OperandError(f"{operator}(prologue={chain}): it takes no tensors and casts nothing; do that to a first")
+
+
 def _operand(step: type[Bias] | type[Scale], per: str, operand: str, dtype: str) -> Epilogue:
     if per not in PER:
         raise UnknownNameError(f"{step.kind}(per={per!r}): expected one of {PER}")

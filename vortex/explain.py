@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vortex.operators import rebuilt, store_of
+from vortex.operators import prologue_of, rebuilt, store_of
 from vortex.selector import LaunchPlan, Selector, Shape, ways
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Explanation:
     hardware: str
     store: str = ""
     """What the store stage does to each element, if anything."""
+    prologue: str = ""
+    """What is done to each element of A while it is packed."""
 
     @property
     def gflops(self) -> float:
@@ -78,11 +80,8 @@ class Explanation:
                 for name, value in self.terms.items()
                 if value >= SHOWN_S and name != "total"
             ),
-            *(
-                [f"store  {self.store}, on tiles that are still in L1 (not priced: all plans do it)"]
-                if self.store
-                else []
-            ),
+            *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
+            *([f"load   {self.prologue} on A while it is packed: every plan packs A"] * bool(self.prologue)),
             "runners-up",
         ]
         for rival, costs in self.rivals:
@@ -112,6 +111,7 @@ def _time(seconds: float) -> str:
 
 def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPlan, threads: int) -> Explanation:
     """Compare the chosen plan with the best plan of each other strategy."""
+    operator = rebuilt(manifest.operator, manifest.settings)
     rivals: dict[int, LaunchPlan] = {}
     for rival in plans(selector, shape, threads):
         if rival.index != plan.index:
@@ -127,5 +127,6 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         | {"kept by the analyzer": len(manifest.strategies)},
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
-        store=str(store_of(rebuilt(manifest.operator, manifest.settings))),
+        store=str(store_of(operator)),
+        prologue=str(prologue) if (prologue := prologue_of(operator)) else "",
     )

@@ -19,7 +19,7 @@ from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver
-from vortex.errors import CodegenError, DeviceError, UnknownNameError
+from vortex.errors import CodegenError, DeviceError, OperandError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
@@ -28,7 +28,7 @@ from vortex.gpu_profiler import GpuProfile, block_costs, finished_bytes, rates, 
 from vortex.gpu_selector import ALIGNMENTS, GpuSelector
 from vortex.gpu_sieve import backends
 from vortex.gpu_variety import choose
-from vortex.operators import Operator, finishing, settings
+from vortex.operators import Operator, finishing, prologue_of, settings
 from vortex.rkernel import decompose
 
 SERVED = ("gemm",)
@@ -49,6 +49,10 @@ def compile(
         raise UnknownNameError(
             f"{operator.name} on {hardware.name}: GPU libraries compute {', '.join(SERVED)} so far; "
             "compile it for a CPU, or express it as one of these"
+        )
+    if prologue_of(operator):
+        raise OperandError(
+            f"{operator.name} on {hardware.name}: GPU libraries read A as it is; drop prologue={prologue_of(operator)}"
         )
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()

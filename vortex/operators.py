@@ -18,6 +18,7 @@ from vortex.epilogue import (
     bias,
     cast,
     check_epilogue,
+    check_prologue,
     clamp,
     gelu,
     relu,
@@ -31,7 +32,8 @@ from vortex.steps import Cast
 
 __all__ = [
     "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Operator", "Reduce", "bias", "cast",
-    "clamp", "finishing", "gelu", "named", "rebuilt", "relu", "residual", "scale", "settings", "silu", "store_of",
+    "clamp", "finishing", "gelu", "named", "prologue_of", "rebuilt", "relu", "residual", "scale", "settings", "silu",
+    "store_of",
 ]  # fmt: skip
 
 
@@ -47,11 +49,14 @@ class Gemm:
     dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
     epilogue: Epilogue = NOTHING
     """What is done to every element of A B before it is stored; its tensors are keywords of a call."""
+    prologue: Epilogue = NOTHING
+    """What is done to every element of A before it is multiplied, while A is packed: steps without tensors."""
     out_dtype: str | None = None
     """The element type of C in memory, if not that of the operands; a cast at the end of the epilogue says the same."""
 
     def __post_init__(self) -> None:
         check_epilogue("Gemm", self.epilogue, self.out_dtype)
+        check_prologue("Gemm", self.prologue)
         if self.dtype not in ITEM_BYTES:
             raise DtypeError(f"Gemm(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands")
 
@@ -96,7 +101,7 @@ class Gemm:
         """The operator in NumPy, in float64 up to a cast; `operands` are those of the epilogue."""
         import numpy as np
 
-        return self.epilogue.reference(np.matmul(np.asarray(a, np.float64), np.asarray(b, np.float64)), **operands)
+        return self.epilogue.reference(np.matmul(self.prologue.reference(a), np.asarray(b, np.float64)), **operands)
 
 
 @dataclass(frozen=True)
@@ -251,6 +256,12 @@ def finishing(operator: Operator) -> Store | None:
     store = operator.store
     plain = store.out == operator.storage and all(isinstance(step, Cast) for step in store.chain.steps)
     return None if plain else store
+
+
+def prologue_of(operator: Operator) -> Epilogue:
+    """What an operator does to its first operand before it is multiplied."""
+    found = getattr(operator, "prologue", None)
+    return found if isinstance(found, Epilogue) else NOTHING
 
 
 def settings(operator: Operator) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, STORE_SYMBOL, LoadStage, dispatch, dispatch_symbol, nest
-from vortex.codegen.cpu_store import STORE_STAGE_SYMBOL, store_stage
+from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
 from vortex.cost import Strategies
-from vortex.epilogue import Store
+from vortex.epilogue import NOTHING, Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
@@ -57,8 +57,13 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
-def _emit_stages(stages: Sequence[tuple[LoadStage, bool]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([nest(stage, lanes, stores) for stage, stores in stages], cpu_target(llvm_cpu), path)
+def _emit_stages(stages: Sequence[tuple[LoadStage, bool, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    nests = [nest(stage, lanes, stores, copy_a) for stage, stores, copy_a in stages]
+    compile_object(nests, cpu_target(llvm_cpu), path)
+
+
+def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([load_stage(chain, lanes) for chain in chains], cpu_target(llvm_cpu), path)
 
 
 def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -90,6 +95,7 @@ def emit_objects(
     progress: Progress,
     more: Sequence[Task] = (),
     layouts: Sequence[str] = LAYOUTS,
+    prologue: Epilogue = NOTHING,
 ) -> list[Path]:
     """Objects of the (rows, vectors) micro-kernels for the layouts of A, nests, load and store stages, and dispatch.
 
@@ -97,7 +103,8 @@ def emit_objects(
     """
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    nests = [(stage, store.needed) for stage in STAGES if stage.layout in layouts]
+    copy_a = PROLOGUE_SYMBOL if prologue else COPY_SYMBOL
+    nests = [(stage, store.needed, copy_a) for stage in STAGES if stage.layout in layouts]
     half = len(nests) // 2
     tasks: list[Task] = [
         (_emit_rest, tiles),
@@ -105,6 +112,7 @@ def emit_objects(
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
         *([(_emit_stores, [store])] if store.needed else []),
+        *([(_emit_prologues, [prologue])] if prologue else []),
         *((_emit_kernels, batch) for batch in batches),
         *more,
     ]

@@ -67,12 +67,12 @@ STORE_SYMBOL = "vortex_store"
 """The store stage, `runtime/store.c`."""
 
 
-def nest(stage: LoadStage, lanes: int, stores: bool = False) -> tirx.PrimFunc:
+def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
     B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
-    is not 0; where it is 2, C is one register tile that all take turns in.
+    is not 0; where it is 2, C is one register tile that all take turns in. `copy_a` is the load stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -175,7 +175,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False) -> tirx.PrimFunc:
                         T.evaluate(
                             T.call_extern(
                                 "int32",
-                                COPY_SYMBOL,
+                                copy_a,
                                 T.address_of(A[corner]),
                                 T.address_of(SA[0]),
                                 kb if is_col else mb,

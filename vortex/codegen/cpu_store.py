@@ -15,6 +15,7 @@ from vortex.epilogue import MOST_OPERANDS, Epilogue, Store
 from vortex.steps import Bias, Cast, Clamp, Gelu, Multiply, Operand, Relu, Scale, Silu
 
 STORE_STAGE_SYMBOL = "vortex_epilogue"
+PROLOGUE_SYMBOL = "vortex_prologue"
 SLOTS = 64
 """Named intermediates of one chain, at most."""
 LOG2_E = 1.4426950408889634
@@ -207,12 +208,22 @@ def apply(vectors: Vectors, chain: Epilogue, value: Any, operands: dict[str, Any
     return value
 
 
+def load_stage(chain: Epilogue, lanes: int) -> tirx.PrimFunc:
+    """`vortex_prologue`: copies rows into the CacheBuffer like `vortex_copy`, each element through the chain."""
+    return _elementwise(Store(chain), lanes, 0).with_attr("global_symbol", PROLOGUE_SYMBOL)
+
+
 def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     """`vortex_epilogue(c, out, rows, columns, ldc, ldo, x0, stride0, ..., x3, stride3)`: see runtime/vortex_runtime.h.
 
     out[i, j] = chain(c[i, j]), each in its own element type; strides are in elements, and `out` may be `c`. Operand
     number x is found at [j] if it is per column, at [i * stride] per row, at [i * stride + j] per element.
     """
+    return _elementwise(store, lanes, MOST_OPERANDS).with_attr("global_symbol", STORE_STAGE_SYMBOL)
+
+
+def _elementwise(store: Store, lanes: int, room: int) -> tirx.PrimFunc:
+    """The function with arguments for `room` operands."""
     chain = store.chain
     rows, columns = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
     i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
@@ -245,10 +256,10 @@ def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     declared = [tirx.DeclBuffer(tensor.buffer, data=tensor.pointer) for tensor in tensors]
     unused = [
         variable
-        for place in range(len(extras), MOST_OPERANDS)
+        for place in range(len(extras), room)
         for variable in (tirx.Var(f"x{place}", PointerType(PrimType("float32"))), tirx.Var(f"s{place}", "int64"))
     ]
     given = [variable for _, tensor in extras.values() for variable in (tensor.pointer, tensor.stride)]
     parameters = [source.pointer, target.pointer, rows, columns, source.stride, target.stride, *given, *unused]
     body = tirx.SeqStmt([*declared, tirx.AllocBuffer(vectors.slots), outer])
-    return tirx.PrimFunc(parameters, body).with_attr("global_symbol", STORE_STAGE_SYMBOL)
+    return tirx.PrimFunc(parameters, body)
