@@ -88,9 +88,6 @@ class Vectors:
     def bits(self, x: Any, dtype: str) -> Any:
         return tirx.reinterpret(f"{dtype}x{self.lanes}", x)
 
-    def inverse(self, x: Any) -> Any:
-        return self.of(1.0) / x
-
     def exp2(self, x: Any) -> Any:
         """2^x, relative error below 1.5e-7 and |x| 6e-8 more for the rounding of x; x is cut at -120 and 120."""
         x = self.keep(self.most(x, LEAST_EXPONENT))
@@ -104,15 +101,17 @@ class Vectors:
     def gelu(self, x: Any, approximate: str) -> Any:
         """x (1 + erf(x / sqrt(2))) / 2 or its tanh form: absolute error below 3e-7 max(1, |x|)."""
         end, over, under = GELU[approximate]
+        half = self.keep(x * self.of(0.5))
         square = self.keep(x * x)
         t = self.keep(self.least(square, end))
-        size = self.keep(self.call("llvm.fabs", x))
-        share = self.keep(square * self.polynomial(over, t) * self.inverse(self.keep(self.polynomial(under, t))))
-        return (x + tirx.Select(share > size, size, share)) * self.of(0.5)
+        size = self.keep(self.call("llvm.fabs", half))
+        halved = tuple(coefficient / 2 for coefficient in over)
+        share = self.keep(square * self.polynomial(halved, t) / self.polynomial(under, t))
+        return half + tirx.Select(share > size, size, share)
 
     def silu(self, x: Any) -> Any:
         """x / (1 + 2^(-x log2 e)): absolute error below 3e-7 max(1, |x|)."""
-        return x * self.inverse(self.keep(self.of(1.0) + self.exp2(self.keep(x * self.of(-LOG2_E)))))
+        return x / (self.of(1.0) + self.exp2(self.keep(x * self.of(-LOG2_E))))
 
 
 class Source:
