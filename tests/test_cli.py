@@ -60,6 +60,7 @@ class TestWholeCommand:
             "explain gemm --shape 1,2,x",
             "explain gemm --shape 1,-2,3",
             "explain gemm --shape 1,2,3 --threads 0",
+            "explain reduce --shape 1,2,3",
             "check",
             "probe -o /nowhere/at/all.toml",
         ],

@@ -1,4 +1,4 @@
-"""The test vectors of ONNX's node backend: what Gemm, MatMul and the reductions of that standard must give."""
+"""The test vectors of ONNX's node backend: what Gemm, MatMul, Conv and the reductions of that standard must give."""
 
 import warnings
 from collections.abc import Callable
@@ -12,9 +12,11 @@ import pytest
 
 import vortex
 from vortex.batch_launcher import BatchGemmKernel
+from vortex.conv_launcher import ConvKernel
+from vortex.convolution import Conv2d
 from vortex.errors import ShapeError
 from vortex.launcher import GemmKernel
-from vortex.library import read
+from vortex.library import Library, read
 from vortex.operators import BatchGemm, settings
 from vortex.reduction import Reduce
 
@@ -62,6 +64,31 @@ def test_matmul(library_path: Path, vectors: Callable[[str], list[Vector]]):
     for name, _, (a, b), expected in vectors("MatMul"):
         found = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
         np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def same_padding(extents: tuple[int, ...], given: dict[str, Any], kernel: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Top, bottom, left, right for ceil(extent / stride) pixels; the odd one goes where the name says."""
+    found = []
+    for extent, step, taps in zip(extents, given.get("strides", (1, 1)), kernel, strict=True):
+        total = max(0, (-(-extent // step) - 1) * step + taps - extent)
+        less, more = total // 2, total - total // 2
+        found += [more, less] if given["auto_pad"] == b"SAME_LOWER" else [less, more]
+    return found[0], found[1], found[2], found[3]
+
+
+def test_conv(conv_library: Library, vectors: Callable[[str], list[Vector]]):
+    turned = replace(conv_library.manifest, settings=settings(Conv2d(layout="nchw")))
+    conv = ConvKernel(replace(conv_library, manifest=turned))
+    for name, given, (x, w), expected in vectors("Conv"):
+        if given.get("auto_pad", b"NOTSET") == b"NOTSET":
+            top, left, bottom, right = given.get("pads", (0, 0, 0, 0))
+            padding = top, bottom, left, right
+        else:
+            padding = same_padding(x.shape[2:], given, w.shape[2:])
+        more = {"dilation": given.get("dilations", 1), "groups": given.get("group", 1)}
+        found = conv(x, w, stride=tuple(given.get("strides", (1, 1))), padding=padding, **more)
+        assert found.shape == expected.shape, name
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(("kind", "node"), [("sum", "ReduceSum"), ("max", "ReduceMax"), ("mean", "ReduceMean")])

@@ -145,8 +145,10 @@ def explain(
 ) -> None:
     """Show what would run for a shape, what each part costs, and why the rivals lost."""
     shapes = [_extents(text) for text in shape]
-    from vortex import api
+    from vortex import api, operators
 
+    if operators.named(operator).name != "gemm":
+        raise typer.BadParameter(f"{operator} has no M,N,K; only gemm is explained here", param_hint="OPERATOR")
     with progress_bar(f"compiling {operator} for {hw}") as progress:
         kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
     operands: dict[str, Any] = {"packed": packed, "threads": threads}
