@@ -19,6 +19,8 @@ QUIET = {  # what a 2.5 GHz AVX-512 core with two units prints
     "fma": (4.9e9, 18e9),
     "fma_chain": (0.62e9, 0.0),
     "clock": (2.5e9, 0.0),
+    "int8": (4.8e9, 0.0),
+    "int8_chain": (0.5e9, 0.0),
     "cache1": (300e9, 1200e9),
     "cache2": (120e9, 480e9),
     "cache3": (30e9, 100e9),

@@ -11,8 +11,8 @@ from priced import found, selector
 from recorded import CASCADE, QUIET, SKYLAKE, machine
 
 from vortex import probe, profiler
-from vortex.candidates import sieve
-from vortex.errors import DeviceError, SpecError
+from vortex.candidates import main_tiles, register_tiles, sieve
+from vortex.errors import DeviceError, NoInstructionError, SpecError
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory, spec_from
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
@@ -96,7 +96,22 @@ def candidates(spec: HardwareSpec) -> object:
     return result.admitted, result.strategies, result.register_tiles
 
 
-OBSERVERS = (basis, costs, candidates)  # the cheap ones first: the first difference settles it. Costs decide plans
+def words(spec: HardwareSpec) -> object:
+    """Register tiles of a dot instruction, and what they cost; nothing without one."""
+    try:
+        rkernel = decompose(Gemm(dtype="int8"), spec)
+        tiles, _ = register_tiles(rkernel)
+        return main_tiles(rkernel, tiles), tiles, profiler.compute(spec, [(4, 4)], "int8").kernels
+    except NoInstructionError:
+        return None
+
+
+OBSERVERS = (
+    basis,
+    words,
+    costs,
+    candidates,
+)  # the cheap ones first: the first difference settles it. Costs decide plans
 
 
 @cache

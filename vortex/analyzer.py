@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 
 from vortex.candidates import WIDEST_PANEL, Strategy
+from vortex.dtypes import WordFormat
 from vortex.rates import Rates
 from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
 
@@ -74,7 +75,12 @@ def cover(loss: Array, most: int) -> list[int]:
 
 
 def choose_panel(
-    rates: Rates, table: SlopeTable, lanes: int, strategies: Sequence[Strategy], columns: Sequence[int]
+    rates: Rates,
+    table: SlopeTable,
+    lanes: int,
+    strategies: Sequence[Strategy],
+    columns: Sequence[int],
+    words: WordFormat | None,
 ) -> int:
     """The declared width of an operand packed from so many columns: that of the main tile which serves them best."""
     shapes = domain(COARSE, [OperandB.PACKED], columns)
@@ -82,7 +88,7 @@ def choose_panel(
     widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})
     scores = {}
     for panel in widths:
-        selector = Selector(tuple(unpacked), rates, table, lanes, panel)
+        selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
         seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in shapes]
         scores[panel] = float(np.mean(np.log(seconds)))
     return min(widths, key=lambda width: (round(scores[width], 3), width))
@@ -96,13 +102,18 @@ def analyze(
     threads: int,
     most: int,
     packed: Sequence[int] = COARSE,
+    words: WordFormat | None = None,
 ) -> tuple[tuple[Strategy, ...], int]:
     """The strategies a library keeps, and the panel width of its packed operands, of `packed` columns."""
     kinds = list(OperandB)
-    wide = Selector(tuple(strategies), rates, table, lanes, 1)
+    wide = Selector(tuple(strategies), rates, table, lanes, 1, words)
     finalists = best_under_each(wide, domain(COARSE, [OperandB.PLAIN, OperandB.TRANSPOSED]))
-    panel = choose_panel(rates, table, lanes, finalists, packed)
-    narrow = Selector(tuple(finalists), rates, table, lanes, panel)
+    if words:
+        # Those that pack nothing serve packed operands alone, whose width is not chosen yet: priced as if B were plain.
+        loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
+        finalists += best_under_each(loose, domain(COARSE, [OperandB.PLAIN]))
+    panel = choose_panel(rates, table, lanes, finalists, packed, words)
+    narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
     shapes = domain(FINE[::2], kinds)
     loss = losses(narrow, shapes, 1)
     if threads > 1:

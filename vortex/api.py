@@ -173,7 +173,8 @@ def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: 
     """The callable of a library: the launcher of its operator."""
     if isinstance(library, Library):
         manifest = library.manifest
-        fused = manifest.operator == "gemm" and operators.store_of(operators.rebuilt("gemm", manifest.settings)).needed
+        plain = manifest.operator != "gemm" or manifest.dtype == "float32"
+        fused = not plain or operators.store_of(operators.rebuilt(manifest.operator, manifest.settings)).needed
         home, launcher = LAUNCHERS.get(manifest.operator, FUSED_LAUNCHER if fused else GEMM_LAUNCHER)
         return getattr(import_module(home), launcher)(library)
     from vortex.gpu_fused import FusedGpuGemm

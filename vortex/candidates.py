@@ -85,17 +85,18 @@ class Sieve:
     admitted: tuple[Admitted, ...]
 
 
-def registers_needed(rows: int, vectors: int) -> int:
-    """Accumulators, the smaller operand held in registers, and one register to stream the other through."""
-    return rows * vectors + min(rows, vectors) + 1
+def registers_needed(rows: int, vectors: int, in_flight: int = 1) -> int:
+    """Accumulators, the smaller operand held in registers, and registers to stream the other through."""
+    return rows * vectors + min(rows, vectors) + in_flight
 
 
 def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
     """L0: every rows x vectors that the instruction set can hold in registers, with the level's utilization bounds."""
     level = rkernel.levels[0].level
-    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    isa, words = rkernel.hardware.multiplier(rkernel.operator.dtype), rkernel.hardware.words(rkernel.operator.dtype)
+    in_flight = words.in_flight if words else 1
     initial = [(rows, vectors) for rows in range(1, isa.registers) for vectors in range(1, isa.registers)]
-    fits = [(r, v) for r, v in initial if registers_needed(r, v) <= isa.registers * level.max_utilization]
+    fits = [(r, v) for r, v in initial if registers_needed(r, v, in_flight) <= isa.registers * level.max_utilization]
     admitted = [Admitted("L0", "InitCands", len(initial)), Admitted("L0", "FilterByISA", len(fits))]
     return tuple(Tile(r, v * isa.lanes, 1) for r, v in fits), admitted
 
@@ -108,7 +109,7 @@ def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
     set of the innermost cache when the leading dimension is a power of two. A lower tile is never better: rows are
     balanced, so a tall tile also runs as a low one.
     """
-    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
     least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.issue_per_cycle * isa.latency_cycles)
     ways = rkernel.hardware.memories[0].ways
     tallest: dict[int, int] = {}
@@ -140,10 +141,12 @@ def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int, least_rows: int) -> 
 
 def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
     """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory."""
-    level, hardware, item = rkernel.levels[1].level, rkernel.hardware, rkernel.operator.item_bytes
+    level, hardware = rkernel.levels[1].level, rkernel.hardware
+    words = hardware.words(rkernel.operator.dtype)
+    item = 4 if words else rkernel.operator.item_bytes
     memory = hardware.memory(level.memory)
     capacity, line = memory.capacity_bytes // memory.shared_by, memory.line_bytes // item
-    stages = [Stage(*flags) for flags in product((False, True), repeat=4)]
+    stages = [Stage(*flags) for flags in product((False, True), repeat=3 if words else 4)]
     initial, linked = 0, []
     for l0 in tiles:
         rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
@@ -196,7 +199,7 @@ def dot_tiles(registers: int) -> dict[int, int]:
 
 def dot_strategy(rkernel: RKernel) -> Strategy:
     """The one strategy of the dot family: its columns are the short side of C, its rows follow at run time."""
-    isa = rkernel.hardware.instruction(rkernel.operator.dtype)
+    isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
     widest = max(dot_tiles(isa.registers))
     return Strategy(Tile(DOT_ROWS, widest, isa.lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
 
@@ -211,6 +214,9 @@ def sieve(rkernel: RKernel) -> Sieve:
         # What is done to A is done while it is packed; of a turned product A is the other operand.
         strategies = [s for s in strategies if s.stage.pack_a and not s.stage.swap]
         return Sieve(tiles, tuple(strategies), (*admitted, Admitted("L1", "FilterByPrologue", len(strategies))))
+    if rkernel.hardware.words(rkernel.operator.dtype):
+        # Words are gathered for outer products: neither is the product turned over, nor are there dot products along k.
+        return Sieve(tiles, tuple(strategies), admitted)
     return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("dot", "DotTiles", 1)))
 
 

@@ -16,6 +16,7 @@ from vortex.codegen.cpu import Addition, dot_shapes, emit_library, emit_objects
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
+from vortex.errors import DtypeError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
 from vortex.operators import Conv2d, Operator, prologue_of, settings, store_of
@@ -36,7 +37,10 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     """
     versions = check_versions()
     clock = Stopwatch()
-    lanes = hardware.instruction(operator.dtype).lanes
+    isa, words = hardware.multiplier(operator.dtype), hardware.words(operator.dtype)  # FilterByISA
+    lanes = isa.lanes
+    if words and operator.name != "gemm":
+        raise DtypeError(f"{operator.name}(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
@@ -46,29 +50,36 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if isinstance(operator, Conv2d) else LAYOUTS
-    dots = [] if isinstance(operator, Conv2d) else dot_shapes(hardware.instruction(operator.dtype).registers)
+    dots = [] if isinstance(operator, Conv2d) else dot_shapes(isa.registers)
 
     def emitting(what: str, share: float) -> None:
         progress(what, 0.05 + 0.6 * share)
 
     more = conv_tasks(shapes) if isinstance(operator, Conv2d) else ()
     store, prologue = store_of(operator), prologue_of(operator)
+    if words and prologue:
+        raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
     objects = emit_objects(
-        shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts, prologue
+        shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts, prologue, words
     )
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical
-    timer = Meter(objects, lanes, folder) if empirical else None
-    profile = acquire(hardware, shapes, lanes, timer, tuple(f"{name} {found}" for name, found in versions.items()))
+    timer = Meter(objects, lanes, folder, words) if empirical else None
+    used = tuple(f"{name} {found}" for name, found in versions.items())
+    profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype)
     clock.lap("measure")
     progress("analyzing strategies", 0.7)
-    machine, table = rates(hardware, profile), profile.slopes()
+    machine, table = rates(hardware, profile, operator.dtype), profile.slopes()
+    if words:
+        machine = replace(machine, cores=1.0)  # products of words are not split along k
     packed = FILTERS if isinstance(operator, Conv2d) else COARSE
-    chosen, panel = analyze(found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, packed)  # Eq. 1
+    chosen, panel = analyze(  # Eq. 1
+        found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, packed, words
+    )
     clock.lap("analyze")
     progress("linking the library", 0.9)
-    selector = Selector(chosen, machine, table, lanes, panel)
+    selector = Selector(chosen, machine, table, lanes, panel, words)
     addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
     binary = emit_library(selector, objects, store, hardware.llvm_cpu, folder, started, addition, layouts)
@@ -78,7 +89,7 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
         settings=settings(operator),
         dtype=operator.dtype,
         hardware=hardware.model_dump(mode="json"),
-        features=tuple(sorted(hardware.instruction(operator.dtype).features)),
+        features=tuple(sorted(isa.features)),
         basis=profile.basis,
         profile=asdict(profile),
         strategies=chosen,
@@ -87,6 +98,7 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
         slopes=tuple(tuple(float(value) for value in row) for row in table.seconds),
         lanes=lanes,
         panel=panel,
+        words=words.name if words else "",
         versions={**versions, "python": platform.python_version()},
         offline_seconds=clock.laps,
     )

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vortex.codegen.cpu import measuring_table
+from vortex.codegen.cpu_words_objects import word_measuring_table
 from vortex.codegen.link import RUNTIME, link
+from vortex.dtypes import WordFormat
 from vortex.errors import DeviceError
 
 
 class Meter:
     """Emitted micro-kernels and load stages, linked with the measuring loops; times are seconds of single calls."""
 
-    def __init__(self, objects: Sequence[Path], lanes: int, folder: Path) -> None:
+    def __init__(self, objects: Sequence[Path], lanes: int, folder: Path, words: WordFormat | None = None) -> None:
         table, path = folder / "measuring_table.c", folder / "meter.so"
-        table.write_text(measuring_table(lanes))
+        table.write_text(word_measuring_table(words, lanes) if words else measuring_table(lanes))
         link(path, objects, [table, RUNTIME / "measure.c", RUNTIME / "threads.c"])
         self._library = ctypes.CDLL(str(path))
 

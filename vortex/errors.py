@@ -21,6 +21,10 @@ class DtypeError(VortexError, TypeError):
     """An operand has a dtype that the library was not built for."""
 
 
+class NoInstructionError(SpecError, DtypeError):
+    """A spec has no instruction for a dtype."""
+
+
 class DeviceError(VortexError, RuntimeError):
     """An operand lives on, or a library needs, a device or instruction set that is not here."""
 

@@ -1,4 +1,4 @@
-"""The callable of a library whose store stage does more than store: GEMM with an epilogue, or another output type."""
+"""The callable of GEMM with an epilogue, or of operands and outputs that are not float32."""
 
 from __future__ import annotations
 
@@ -119,13 +119,15 @@ class FusedGemm(GemmKernel):
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`, in the element type of the output."""
         wanted = self._store.out
-        if wanted == "float32":
+        if wanted == self.manifest.dtype == "float32":
             return super()._allocate(a, b, transpose_a, transpose_b)
         m = a.shape[1 if transpose_a else 0]
         n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(a, torch.Tensor):
             return a.new_empty((m, n), dtype=getattr(torch, wanted))
+        if wanted == "bfloat16" and getattr(getattr(a, "dtype", None), "name", "") == wanted:
+            return np.empty((m, n), a.dtype)
         if wanted == "bfloat16":
             raise DtypeError("out would be bfloat16, which NumPy does not know; pass out= of uint16 or of ml_dtypes")
         return np.empty((m, n), wanted)
@@ -139,9 +141,18 @@ class FusedGemm(GemmKernel):
         shapes = ", ".join(f"{name} {described(value)}" for name, value in zip(names, values, strict=True))
         return kind(f"{names[place]} ({described(values[place])}) {problem}; given {shapes}; {remedy}")
 
+    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+        return self._told(status, (a, b, out), (None,) * len(self._names))
+
     @property
     def _dtypes(self) -> tuple[str, ...]:
-        return ("float32", "float32", self._store.out, *(operand.dtype for operand in self._extras))
+        factor = self.manifest.dtype
+        return (
+            "int8 or uint8" if factor == "int8" else factor,
+            factor,
+            self._store.out,
+            *(operand.dtype for operand in self._extras),
+        )
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from vortex.dtypes import ITEM_BYTES
-from vortex.errors import SpecError
+from vortex.dtypes import ITEM_BYTES, SOUGHT, WORDS, WordFormat
+from vortex.errors import NoInstructionError, SpecError
 from vortex.figures import (
     BytesPerSecond,
     CacheBytes,
@@ -39,14 +39,14 @@ TOLERANCE = 0.02
 
 
 class Instruction(Figures):
-    """The fused multiply-add that the innermost level is built from."""
+    """The fused multiply-add, or the dot product, that the innermost level is built from."""
 
     name: Name
     """The instruction and its register, for people: `vfmadd231ps-zmm`."""
-    dtype: Literal["float32"]
-    """The element type of its operands and of its accumulator."""
+    dtype: Literal["float32", "bfloat16", "int8"]
+    """The element type of its operands; bfloat16 and int8 are dot products of the two or four neighbours in a word."""
     lanes: Count
-    """Elements of one vector register: 16 for AVX-512 float32, 8 for AVX2."""
+    """Accumulators of one vector register, of 32 bits each: 16 for AVX-512, 8 for AVX2."""
     registers: Count
     """Architectural vector registers: what a register tile, its operands included, must fit in."""
     issue_per_cycle: Count
@@ -58,11 +58,11 @@ class Instruction(Figures):
 
     @property
     def vector_bytes(self) -> int:
-        return self.lanes * ITEM_BYTES[self.dtype]
+        return self.lanes * 4
 
     @property
     def flops_per_cycle(self) -> int:
-        return self.issue_per_cycle * self.lanes * 2
+        return self.issue_per_cycle * self.lanes * (4 // ITEM_BYTES[self.dtype]) * 2
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -186,8 +186,20 @@ class HardwareSpec(Figures):
         fitting = [i for i in self.instructions if i.dtype == dtype]
         if not fitting:
             known = sorted({i.dtype for i in self.instructions})
-            raise SpecError(f"{self.name}: no instruction for {dtype!r}; the spec has instructions for {known}")
+            raise NoInstructionError(
+                f"{self.name}: no instruction for {dtype!r} ({SOUGHT.get(dtype, 'none that CPUs have')}); "
+                f"the spec has instructions for {known}; cast the operands, or name a device that has it"
+            )
         return max(fitting, key=lambda i: i.lanes)
+
+    def multiplier(self, dtype: str) -> Instruction:
+        """The instruction that products of `dtype` are built on: its own, or that of float32 for what is widened."""
+        own = any(i.dtype == dtype for i in self.instructions)
+        return self.instruction(dtype if own or f"{dtype} widened" not in WORDS else "float32")
+
+    def words(self, dtype: str) -> WordFormat | None:
+        """How elements of `dtype` reach that instruction; None as they are."""
+        return WORDS.get(dtype if self.multiplier(dtype).dtype == dtype else f"{dtype} widened")
 
     @property
     def features(self) -> frozenset[str]:
@@ -218,15 +230,13 @@ def _check_names(spec: HardwareSpec) -> None:
 
 
 def _check_peak(spec: HardwareSpec) -> None:
-    widest = max(spec.instructions, key=lambda i: i.lanes)
+    widest = spec.instruction("float32")
     computed = spec.cores * widest.flops_per_cycle * spec.clock_hz
     if abs(spec.peak_flops_per_s - computed) > TOLERANCE * computed:
         factors = f"{spec.cores} x {widest.issue_per_cycle} x {widest.lanes} x 2 x {spec.clock_hz}"
-        raise refusal(
-            f"peak_flops_per_s = {spec.peak_flops_per_s}",
-            f"within {TOLERANCE:.0%} of cores x issue x lanes x 2 x clock = {factors} = {computed}",
-            f"the sides differ by a factor of {spec.peak_flops_per_s / computed:.3g}: find which figure is wrong",
-        )
+        expected = f"within {TOLERANCE:.0%} of cores x issue x lanes x 2 x clock = {factors} = {computed}"
+        remedy = f"the sides differ by a factor of {spec.peak_flops_per_s / computed:.3g}: find which figure is wrong"
+        raise refusal(f"peak_flops_per_s = {spec.peak_flops_per_s}", expected, remedy)
 
 
 def _check_memories(spec: HardwareSpec) -> None:
@@ -250,11 +260,9 @@ def _check_memories(spec: HardwareSpec) -> None:
     inner = caches[0]
     for instruction in spec.instructions:
         if instruction.vector_bytes > inner.line_bytes:
-            raise refusal(
-                f"{instruction.name} with lanes = {instruction.lanes} ({instruction.vector_bytes} bytes)",
-                f"at most a line of {inner.name}: {inner.line_bytes} bytes",
-                "lanes counts elements of one register, not bits or bytes",
-            )
+            given = f"{instruction.name} with lanes = {instruction.lanes} ({instruction.vector_bytes} bytes)"
+            expected = f"at most a line of {inner.name}: {inner.line_bytes} bytes"
+            raise refusal(given, expected, "lanes counts elements of one register, not bits or bytes")
 
 
 def _check_bandwidths(memory: Memory, cores: int) -> None:
@@ -297,11 +305,9 @@ def _check_levels(spec: HardwareSpec) -> None:
     registers = max(i.registers * i.vector_bytes for i in spec.instructions)
     room = int(spec.memory(middle.memory).capacity_bytes * middle.max_utilization)
     if room < registers:
-        raise refusal(
-            f"L1 may use {room} bytes of {middle.memory} (max_utilization = {middle.max_utilization})",
-            f"room for the tile below it, which can fill the register file: {registers} bytes",
-            "raise max_utilization, or mend the capacity",
-        )
+        given = f"L1 may use {room} bytes of {middle.memory} (max_utilization = {middle.max_utilization})"
+        expected = f"room for the tile below it, which can fill the register file: {registers} bytes"
+        raise refusal(given, expected, "raise max_utilization, or mend the capacity")
 
 
 def _check_register_tile(isa: Instruction, level: Level) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from vortex import explain as explaining
 from vortex.affinity import cpu_flags
 from vortex.candidates import WHOLE, WIDEST_PANEL, dot_tiles
+from vortex.dtypes import WORDS
 from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.library import Library, write
 from vortex.operands import (
@@ -153,8 +154,9 @@ class GemmKernel:
         refuse_gradients(b, names=("b",))
         rows, columns = extents(b, "b")
         n, k = (rows, columns) if transpose else (columns, rows)
-        few, panel, lanes = 0 < n <= self._few, self.manifest.panel, self.manifest.lanes
-        narrow = n <= max(panel, WIDEST_PANEL * lanes)
+        panel, lanes, words = self.manifest.panel, self.manifest.lanes, WORDS.get(self.manifest.words)
+        few = 0 < n <= self._few and words is None
+        narrow = n <= max(panel, WIDEST_PANEL * lanes) and words is None
         flags = TRANSPOSE_B * transpose
         try:
             if few or narrow:
@@ -164,7 +166,9 @@ class GemmKernel:
                 data = aligned_zeros(lines * columns).reshape(lines, columns)
                 status = self._readable(exportable(b))
             else:
-                data = aligned_zeros(-(-n // panel) * k * panel)
+                lines = -(-k // words.per_word) + 1 if words else k
+                data = aligned_zeros(-(-n // panel) * lines * panel)
+                data = data.view(np.int32) if words else data
                 status = self._pack(exportable(b), data, flags)
         except UNREADABLE as error:
             raise unreadable(error, b=b) from error

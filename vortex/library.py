@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from vortex.candidates import Admitted, Stage, Strategy, Tile
+from vortex.dtypes import WORDS
 from vortex.errors import LibraryError
 from vortex.rates import Rates
 from vortex.reduction_tiles import Family, Measured, ReduceTile
@@ -46,12 +47,14 @@ class Manifest:
     slopes: tuple[tuple[float, ...], ...]
     lanes: int
     panel: int
+    words: str
+    """The name of the `dtypes.WordFormat` that operands are multiplied in; empty where they are float32."""
     versions: dict[str, str]
     offline_seconds: dict[str, float]
 
     def selector(self) -> Selector:
         table = SlopeTable(np.array(self.slopes, np.float32))
-        return Selector(self.strategies, self.rates, table, self.lanes, self.panel)
+        return Selector(self.strategies, self.rates, table, self.lanes, self.panel, WORDS.get(self.words))
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)

@@ -59,7 +59,7 @@ class PackedOperand:
     Few columns need none: then `data` is a matrix, [k, n] with rows on cache lines, or [n, k] if `transposed`.
     """
 
-    data: np.ndarray[Any, np.dtype[np.float32]]
+    data: np.ndarray[Any, Any]
     n: int
     k: int
     identity: str

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vortex import epilogue
 from vortex.axes import Access, Axis, Role
 from vortex.convolution import Conv2d as Conv2d
-from vortex.dtypes import ITEM_BYTES
+from vortex.dtypes import ITEM_BYTES, SUMS
 from vortex.epilogue import (
     NOTHING,
     Epilogue,
@@ -41,12 +41,13 @@ __all__ = [
 class Gemm:
     """C[m, n] (+)= A[m, k] B[k, n], row-major, every extent dynamic; A and B each plain or transposed at the call.
 
-    `dtype` is the element type of all three operands; sums are kept in float32. `tfloat32` takes and gives float32
-    operands and rounds the factors to 10 bits of fraction: a loss that must be asked for. A device multiplies what its
-    spec has instructions for: a CPU so far float32 alone.
+    `dtype` is the element type of all three operands; sums are kept in float32, those of int8 in int32, which is then
+    what C is unless the epilogue or `out_dtype` says otherwise. `tfloat32` takes and gives float32 operands and rounds
+    the factors to 10 bits of fraction: a loss that must be asked for. A device multiplies what its spec has
+    instructions for; a CPU without one for bfloat16 or float16 widens them to float32 on their way.
     """
 
-    dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16", "int8"] = "float32"
     epilogue: Epilogue = NOTHING
     """What is done to every element of A B before it is stored; its tensors are keywords of a call."""
     prologue: Epilogue = NOTHING
@@ -87,7 +88,9 @@ class Gemm:
 
     @property
     def store(self) -> Store:
-        return Store(self.epilogue, "float32", self.epilogue.dtype or self.out_dtype or self.storage)
+        sums = SUMS.get(self.dtype, "float32")
+        plain = sums if self.dtype in SUMS else self.storage
+        return Store(self.epilogue, sums, self.epilogue.dtype or self.out_dtype or plain)
 
     def flops(self, tile: Mapping[str, int]) -> int:
         """Multiplications and additions of one tile (or of the whole shape)."""

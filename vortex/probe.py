@@ -25,7 +25,7 @@ from vortex.machine import V3, V4, Machine, read_machine
 NATIVE = "native"
 SOURCE = Path(__file__).resolve().parent / "runtime" / "probe.c"
 MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
-LAYOUT = 2  # raise when detection changes what it makes of the same machine
+LAYOUT = 3  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
 LEVELS = (
@@ -38,6 +38,25 @@ BOUNDS = ("min_utilization", "max_utilization")
 
 Rates = Mapping[str, tuple[float, float]]
 """What `probe.c` prints: name -> (one core alone, all cores together), per second; `hand_off` in seconds."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A dot instruction that a processor may have, and the CPU flag that says so."""
+
+    name: str
+    dtype: str
+    flag: str
+
+    def is_in(self, machine: Machine) -> bool:
+        return self.flag in machine.flags and machine.lanes == 16
+
+
+DOTS = {
+    "b": Dot("vdpbf16ps-zmm", "bfloat16", "avx512_bf16"),
+    "v": Dot("vpdpbusd-zmm", "int8", "avx512_vnni"),
+}
+"""By the letter that `probe.c` is told."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +132,8 @@ def measure(machine: Machine) -> Rates:
     dram, sets = working_sets(machine)
     program = build_probe(cache_directory())
     cpus = ",".join(map(str, machine.cpus))
-    command = [str(program), str(machine.lanes), cpus, str(dram), *(f"{one}:{every}" for one, every in sets)]
+    dots = "".join(letter for letter, dot in DOTS.items() if dot.is_in(machine))
+    command = [str(program), f"{machine.lanes}{dots}", cpus, str(dram), *(f"{one}:{every}" for one, every in sets)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_TIMEOUT_S, check=True)
     except OSError as error:
@@ -167,7 +187,7 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     flags = ("avx2", "fma", "bmi1", "bmi2", *(sorted(V4 - V3) if wide else ()))
     instruction = table(name, [
         ("name", name, "the widest in the flags"),
-        ("dtype", "float32", "the only one so far"),
+        ("dtype", "float32", "what it multiplies"),
         ("lanes", lanes, f"{cpuinfo}{'avx512f' if wide else 'avx2'} in flags"),
         ("registers", registers, f"{cpuinfo}{'zmm0-zmm31' if wide else 'ymm0-ymm15'}"),
         ("issue_per_cycle", issue, f"measured: {rates['fma'][0] / scalar:.2f} a cycle of the scalar clock"),
@@ -175,6 +195,23 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
         ("features", flags, ""),
     ])  # fmt: skip
     readings.append(Reading(f"{name}.features", " ".join(flags), f"{cpuinfo}flags"))
+    instructions = [instruction]
+    for dot in DOTS.values():
+        if not dot.is_in(machine):
+            continue
+        rate, chain = rates[dot.dtype][0], scalar / rates[f"{dot.dtype}_chain"][0]
+        starts = max(1, round(rate / scalar))
+        instructions.append(table(dot.name, [
+            ("name", dot.name, "the widest in the flags"),
+            ("dtype", dot.dtype, "what it multiplies"),
+            ("lanes", lanes, f"{cpuinfo}avx512f in flags"),
+            ("registers", registers, f"{cpuinfo}zmm0-zmm31"),
+            ("issue_per_cycle", starts, f"measured: {rate / scalar:.2f} a cycle of the scalar clock"),
+            ("latency_cycles", max(1, min(round(chain), (registers - 2) // starts)),
+             f"measured: {chain:.2f} cycles of the scalar clock"),
+            ("features", (*flags, dot.flag), ""),
+        ]))  # fmt: skip
+        readings.append(Reading(f"{dot.name}.features", " ".join((*flags, dot.flag)), f"{cpuinfo}flags"))
     memories = [table(cache.name, [
         ("name", cache.name, cache.source),
         ("capacity_bytes", cache.size, f"read from {cache.source}"),
@@ -195,7 +232,7 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
         ("analysis", analysis, "Vortex paper, section 5.2"),
         *((bound, share, "chosen for CPUs: docs/performance.md") for bound, share in zip(BOUNDS, shares, strict=False)),
     ]) for level, memory, analysis, shares in LEVELS]  # fmt: skip
-    data = top | {"instructions": [instruction], "memories": memories, "levels": levels}
+    data = top | {"instructions": instructions, "memories": memories, "levels": levels}
     return spec_from(data, "this machine, as detected"), tuple(readings)
 
 

@@ -87,7 +87,12 @@ CALL_SECONDS = 20e-6
 
 
 def measure(
-    spec: HardwareSpec, shapes: Iterable[tuple[int, int]], lanes: int, timer: Timer, versions: tuple[str, ...]
+    spec: HardwareSpec,
+    shapes: Iterable[tuple[int, int]],
+    lanes: int,
+    timer: Timer,
+    versions: tuple[str, ...],
+    dtype: str = "float32",
 ) -> Profile:
     """Time every (rows, vectors) micro-kernel at two depths, operands in the innermost cache, and the load stages."""
     inner = spec.memories[0].capacity_bytes // 2
@@ -95,7 +100,7 @@ def measure(
     for rows, vectors in sorted(shapes):
         short = 8
         long = max(32, min(256, inner // (4 * (rows + vectors * lanes))))
-        ideal = rows * vectors / spec.instruction("float32").issue_per_cycle / spec.clock_hz
+        ideal = rows * vectors / spec.multiplier(dtype).issue_per_cycle / spec.clock_hz
         best, spread = {}, 0.0
         for depth in (short, long):
             calls = max(4, int(CALL_SECONDS / (ideal * depth)))
@@ -132,7 +137,7 @@ def measure(
 
 def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> Profile:
     """The same figures from the spec alone, for a device that is not here: issue, latency, loads of one core."""
-    isa, inner = spec.instruction(dtype), spec.memories[0]
+    isa, inner = spec.multiplier(dtype), spec.memories[0]
     loads_per_cycle = inner.bandwidth_bytes_per_s / (spec.clock_hz * isa.lanes * 4)
     kernels = []
     for rows, vectors in sorted(shapes):
@@ -153,22 +158,27 @@ def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = 
     )
 
 
-def recording(spec: HardwareSpec, folder: Path = RECORDINGS) -> Profile | None:
+def recording(spec: HardwareSpec, folder: Path = RECORDINGS, dtype: str = "float32") -> Profile | None:
     """The measurement of this device that ships with vortex, if there is one."""
-    path = folder / f"{spec.name}.json"
+    path = folder / f"{spec.name}{'' if dtype == 'float32' else f'-{dtype}'}.json"
     return replace(Profile.from_json(path.read_text()), basis="replayed") if path.is_file() else None
 
 
 def acquire(
-    spec: HardwareSpec, shapes: Sequence[tuple[int, int]], lanes: int, timer: Timer | None, versions: tuple[str, ...]
+    spec: HardwareSpec,
+    shapes: Sequence[tuple[int, int]],
+    lanes: int,
+    timer: Timer | None,
+    versions: tuple[str, ...],
+    dtype: str = "float32",
 ) -> Profile:
     """Measured where a timer runs on the device, else replayed, else computed; the profile says which."""
     if timer is not None:
-        return measure(spec, shapes, lanes, timer, versions)
-    recorded = recording(spec)
+        return measure(spec, shapes, lanes, timer, versions, dtype)
+    recorded = recording(spec, dtype=dtype)
     if recorded is not None and {(k.rows, k.vectors) for k in recorded.kernels} >= set(shapes):
         return recorded
-    return compute(spec, shapes)
+    return compute(spec, shapes, dtype)
 
 
 @dataclass(frozen=True)
@@ -222,10 +232,10 @@ class Effects:
 EFFECTS = Effects()
 
 
-def rates(spec: HardwareSpec, profile: Profile) -> Rates:
+def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32") -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
-    budget, isa = spec.level("L1").max_utilization, spec.instruction("float32")
+    budget, isa = spec.level("L1").max_utilization, spec.multiplier(dtype)
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from vortex.candidates import WHOLE, Strategy
 from vortex.cost import NEVER, Cost, Problem, Strategies, predict
+from vortex.dtypes import WordFormat
 from vortex.rates import Rates
 
 Array = npt.NDArray[np.float32]
@@ -46,6 +47,13 @@ class Shape:
     items_a: int = 0
     """How many A's they multiply, as many as there are products if 0; likewise `items_b`."""
     items_b: int = 0
+
+    def in_words(self, words: WordFormat | None) -> Shape:
+        """The same problem with k and the strides in 32-bit words of `words`."""
+        if words is None:
+            return self
+        lda, ldb = (max(1, stride * words.item_bytes // 4) for stride in (self.stride_a, self.stride_b))
+        return replace(self, k=-(-self.k // words.per_word), lda=lda, ldb=ldb)
 
     @property
     def stride_a(self) -> int:
@@ -125,8 +133,11 @@ class NumpyArithmetic:
         return x
 
 
-def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strategies:
-    """The strategies as float32 columns; `panel` is the declared width of a packed operand, in elements."""
+def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: WordFormat | None = None) -> Strategies:
+    """The strategies as float32 columns; `panel` is the declared width of a packed operand, in elements.
+
+    Of `words`, a B that is not packed passes a load stage.
+    """
 
     def column(values: list[float]) -> Array:
         return np.array(values, np.float32)
@@ -149,7 +160,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int) -> Strate
         pack_b=column([g.pack_b for g in stage]),
         swap=column([g.swap for g in stage]),
         dot=column([g.dot for g in stage]),
-        plain=column([float(not g.dot) for g in stage]),
+        plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
         prepacked=column(
             [float(not (g.dot or g.swap or g.pack_b) and panel == t.n) for g, t in zip(stage, l0, strict=True)]
@@ -234,10 +245,11 @@ class Selector:
     table: SlopeTable
     lanes: int
     panel: int
+    words: WordFormat | None = None
 
     @cached_property
     def columns(self) -> Strategies:
-        return columns_of(self.strategies, self.lanes, self.panel)
+        return columns_of(self.strategies, self.lanes, self.panel, self.words)
 
     @cached_property
     def float32_rates(self) -> Rates:
@@ -246,7 +258,8 @@ class Selector:
     def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
         """Predicted seconds of every strategy, term by term."""
         ops = NumpyArithmetic(self.table)
-        return predict(ops, self.float32_rates, self.columns, problem(shape, grid, threads, self.rates))
+        asked = problem(shape.in_words(self.words), grid, threads, self.rates)
+        return predict(ops, self.float32_rates, self.columns, asked)
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""

@@ -117,8 +117,8 @@ def what_if(spec: S, changes: Mapping[str, Any]) -> S:
     if "cores" in changes and "L2.units" not in changes:
         data["levels"][-1]["units"] = data["cores"]
     if "peak_flops_per_s" not in changes:
-        widest = max(data["instructions"], key=lambda i: i["lanes"])
-        per_cycle = widest["issue_per_cycle"] * widest["lanes"] * 2
+        rates = [i["issue_per_cycle"] * i["lanes"] * 2 for i in data["instructions"] if i["dtype"] == "float32"]
+        per_cycle = max(rates, default=0)
         data["peak_flops_per_s"] = data["cores"] * data["clock_hz"] * per_cycle
     for memory in data["memories"]:
         _follow(memory, changes, data["cores"])

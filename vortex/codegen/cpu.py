@@ -19,10 +19,13 @@ from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, STORE_SYMBOL, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
+from vortex.codegen.cpu_words_objects import Task as Task
+from vortex.codegen.cpu_words_objects import word_defines, word_table, word_tasks
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
 from vortex.cost import Strategies
+from vortex.dtypes import WordFormat
 from vortex.epilogue import NOTHING, Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.selector import Array, Selector, columns_of
@@ -36,8 +39,7 @@ SOURCES = (
     "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
-Task = tuple[Callable[..., None], Sequence[object]]
-"""A function that emits one object file, and what it is to emit."""
+WORD_SOURCES = ("threads.c", "scratch.c", "store.c", "words.c", "select.c", "door.c")
 BATCH = 16
 STAGES = tuple(
     LoadStage(layout, rows_first, pack_a, pack_b)
@@ -96,27 +98,16 @@ def emit_objects(
     more: Sequence[Task] = (),
     layouts: Sequence[str] = LAYOUTS,
     prologue: Epilogue = NOTHING,
+    words: WordFormat | None = None,
 ) -> list[Path]:
     """Objects of the (rows, vectors) micro-kernels for the layouts of A, nests, load and store stages, and dispatch.
 
     Compiled by `workers` processes, with `more` that the operator needs; `progress` is told the share that is done.
     """
-    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in layouts)
-    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    copy_a = PROLOGUE_SYMBOL if prologue else COPY_SYMBOL
-    nests = [(stage, store.needed, copy_a) for stage in STAGES if stage.layout in layouts]
-    half = len(nests) // 2
-    tasks: list[Task] = [
-        (_emit_rest, tiles),
-        (_emit_dots, dots),
-        (_emit_stages, nests[:half]),
-        (_emit_stages, nests[half:]),
-        *([(_emit_stores, [store])] if store.needed else []),
-        *([(_emit_prologues, [prologue])] if prologue else []),
-        *((_emit_kernels, batch) for batch in batches),
-        *more,
-    ]
-    paths = [folder / f"{emit.__name__.strip('_')}_{index}.o" for index, (emit, _) in enumerate(tasks)]
+    stored: list[Task] = [(_emit_stores, [store])] if store.needed else []
+    products = word_tasks(shapes, words) if words else float_tasks(shapes, dots, store, layouts, prologue)
+    tasks = [*stored, *products, *more]
+    paths = [folder / f"objects_{index}.o" for index in range(len(tasks))]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
         jobs = [pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)]
@@ -124,6 +115,29 @@ def emit_objects(
             job.result()
             progress("emitting micro-kernels", done / len(jobs))
     return paths
+
+
+def float_tasks(
+    shapes: Iterable[tuple[int, int]],
+    dots: Sequence[tuple[int, int]],
+    store: Store,
+    layouts: Sequence[str],
+    prologue: Epilogue,
+) -> list[Task]:
+    """What to emit for float32 operands."""
+    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in layouts)
+    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
+    copy_a = PROLOGUE_SYMBOL if prologue else COPY_SYMBOL
+    nests = [(stage, store.needed, copy_a) for stage in STAGES if stage.layout in layouts]
+    half = len(nests) // 2
+    return [
+        (_emit_rest, tiles),
+        (_emit_dots, dots),
+        (_emit_stages, nests[:half]),
+        (_emit_stages, nests[half:]),
+        *([(_emit_prologues, [prologue])] if prologue else []),
+        *((_emit_kernels, batch) for batch in batches),
+    ]
 
 
 def measuring_table(lanes: int) -> str:
@@ -200,16 +214,11 @@ def library_table(
         f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
         for s in chosen
     )
-    nests = ", ".join(stage.symbol if stage.layout in layouts else "0" for stage in STAGES)
-    signature = (
-        "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
-        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
-        "int32_t)"
-    )
+    words = selector.words
+    dots = round(selector.rates.registers) if any(s.stage.dot for s in chosen) else 0
     return "\n".join(
         [
             '#include "vortex_runtime.h"',
-            *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES if stage.layout in layouts),
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
@@ -218,11 +227,34 @@ def library_table(
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
             *store_table(store),
-            *dot_table(round(selector.rates.registers) if any(s.stage.dot for s in chosen) else 0),
-            f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
+            *factor_table(words.element if words else "float32", words),
+            *(word_table(words) if words else [*dot_table(dots), *nest_table(layouts)]),
             "",
         ]
     )
+
+
+def factor_table(dtype: str, words: WordFormat | None) -> list[str]:
+    """C source of what A, B and a packed B are made of."""
+    (code, bits), (held, wide) = ELEMENTS[dtype], ELEMENTS["int32" if words else "float32"]
+    return [
+        f"const vx_operand vx_factor = {{{code}, {bits}, VX_PER_ELEMENT}};",
+        f"const vx_operand vx_packed = {{{held}, {wide}, VX_PER_ELEMENT}};",
+    ]
+
+
+def nest_table(layouts: Sequence[str]) -> list[str]:
+    """C source of the nests of float32 operands by what they load."""
+    signature = (
+        "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
+        "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
+        "int32_t)"
+    )
+    nests = ", ".join(stage.symbol if stage.layout in layouts else "0" for stage in STAGES)
+    return [
+        *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES if stage.layout in layouts),
+        f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
+    ]
 
 
 def c_float(value: float) -> str:
@@ -254,14 +286,16 @@ def emit_library(
     layouts: Sequence[str] = LAYOUTS,
 ) -> Path:
     """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
-    strategies = columns_of(selector.strategies, selector.lanes, selector.panel)
+    strategies = columns_of(selector.strategies, selector.lanes, selector.panel, selector.words)
     padded = padded_columns(strategies, selector.lanes).shape[1]
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
     function = costs(selector.rates, selector.table, padded, selector.lanes)
     compile_object([function, *addition.costs], cpu_target(llvm_cpu), costs_object, share=False)
     declared = library_table(strategies, selector.strategies, selector, store, least_parallel, layouts)
     table.write_text("\n".join([declared, *addition.table, ""]))
-    sources = [RUNTIME / name for name in (*SOURCES, *addition.sources)]
+    runtime = WORD_SOURCES if selector.words else SOURCES
+    sources = [RUNTIME / name for name in (*runtime, *addition.sources)]
+    defines = [f"VX_PRICED={padded}", *(word_defines(selector.words) if selector.words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
-    link(library, [*kernels, costs_object], [table, *sources], [headers], [f"VX_PRICED={padded}", *addition.defines])
+    link(library, [*kernels, costs_object], [table, *sources], [headers], defines)
     return library

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
@@ -40,31 +40,31 @@ class Intrinsics:
 
 
 @cache
-def vector_intrinsics(lanes: int) -> Intrinsics:
-    """Register load, zero, multiply-add and store of one vector of `lanes` float32, each under a lane mask.
+def vector_intrinsics(lanes: int, dtype: str = "float32") -> Intrinsics:
+    """Register load, zero, multiply-add and store of one vector of `lanes` elements, each under a lane mask.
 
     A masked-off lane touches no memory, so that an operand may end at an unmapped page.
     """
-    vector = f"float32x{lanes}"
+    vector, nothing = f"{dtype}x{lanes}", tirx.const(0, dtype)
 
     @T.prim_func(s_tir=True)
     def load_desc(s: T.handle, m: T.handle, d: T.handle):
-        S = T.match_buffer(s, (lanes,), "float32", offset_factor=1, align=4)
+        S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, align=4)
         M = T.match_buffer(m, (lanes,), "int32", offset_factor=1, scope="local", align=4)
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads(M[0:lanes], S[0:lanes])
             T.writes(D[0:lanes])
             for l in range(lanes):
                 with T.sblock("lane"):
                     v = T.axis.spatial(lanes, l)
-                    D[v] = T.if_then_else(M[v] != 0, S[v], T.float32(0))
+                    D[v] = T.if_then_else(M[v] != 0, S[v], nothing)
 
     @T.prim_func(s_tir=True)
     def load_impl(s: T.handle, m: T.handle, d: T.handle):
-        S = T.match_buffer(s, (lanes,), "float32", offset_factor=1, align=4)
+        S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, align=4)
         M = T.match_buffer(m, (lanes,), "int32", offset_factor=1, scope="local", align=4)
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads(M[0:lanes], S[0:lanes])
             T.writes(D[0:lanes])
@@ -73,33 +73,33 @@ def vector_intrinsics(lanes: int) -> Intrinsics:
                 "llvm.masked.load",
                 T.address_of(S[0]),
                 M[T.ramp(0, 1, lanes)] != T.broadcast(0, lanes),
-                T.broadcast(T.float32(0), lanes),
+                T.broadcast(nothing, lanes),
             )
 
     @T.prim_func(s_tir=True)
     def zero_desc(d: T.handle):
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads()
             T.writes(D[0:lanes])
             for l in range(lanes):
                 with T.sblock("lane"):
                     v = T.axis.spatial(lanes, l)
-                    D[v] = T.float32(0)
+                    D[v] = nothing
 
     @T.prim_func(s_tir=True)
     def zero_impl(d: T.handle):
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads()
             T.writes(D[0:lanes])
-            D[T.ramp(0, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+            D[T.ramp(0, 1, lanes)] = T.broadcast(nothing, lanes)
 
     @T.prim_func(s_tir=True)
     def fma_desc(a: T.handle, b: T.handle, c: T.handle):
-        A = T.match_buffer(a, (1,), "float32", offset_factor=1, align=4)
-        B = T.match_buffer(b, (lanes,), "float32", offset_factor=1, scope="local", align=4)
-        C = T.match_buffer(c, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        A = T.match_buffer(a, (1,), dtype, offset_factor=1, align=4)
+        B = T.match_buffer(b, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+        C = T.match_buffer(c, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0], B[0:lanes])
             T.writes(C[0:lanes])
@@ -110,9 +110,9 @@ def vector_intrinsics(lanes: int) -> Intrinsics:
 
     @T.prim_func(s_tir=True)
     def fma_impl(a: T.handle, b: T.handle, c: T.handle):
-        A = T.match_buffer(a, (1,), "float32", offset_factor=1, align=4)
-        B = T.match_buffer(b, (lanes,), "float32", offset_factor=1, scope="local", align=4)
-        C = T.match_buffer(c, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        A = T.match_buffer(a, (1,), dtype, offset_factor=1, align=4)
+        B = T.match_buffer(b, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+        C = T.match_buffer(c, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0], B[0:lanes])
             T.writes(C[0:lanes])
@@ -120,22 +120,22 @@ def vector_intrinsics(lanes: int) -> Intrinsics:
 
     @T.prim_func(s_tir=True)
     def store_desc(s: T.handle, m: T.handle, d: T.handle):
-        S = T.match_buffer(s, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         M = T.match_buffer(m, (lanes,), "int32", offset_factor=1, scope="local", align=4)
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, align=4)
         with T.sblock("root"):
             T.reads(M[0:lanes], S[0:lanes])
             T.writes(D[0:lanes])
             for l in range(lanes):
                 with T.sblock("lane"):
                     v = T.axis.spatial(lanes, l)
-                    D[v] = T.if_then_else(M[v] != 0, S[v], T.float32(0))
+                    D[v] = T.if_then_else(M[v] != 0, S[v], nothing)
 
     @T.prim_func(s_tir=True)
     def store_impl(s: T.handle, m: T.handle, d: T.handle):
-        S = T.match_buffer(s, (lanes,), "float32", offset_factor=1, scope="local", align=4)
+        S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, scope="local", align=4)
         M = T.match_buffer(m, (lanes,), "int32", offset_factor=1, scope="local", align=4)
-        D = T.match_buffer(d, (lanes,), "float32", offset_factor=1, align=4)
+        D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, align=4)
         with T.sblock("root"):
             T.reads(M[0:lanes], S[0:lanes])
             T.writes(D[0:lanes])
@@ -147,7 +147,7 @@ def vector_intrinsics(lanes: int) -> Intrinsics:
                 M[T.ramp(0, 1, lanes)] != T.broadcast(0, lanes),
             )
 
-    names = Intrinsics(*(f"vortex_{stage}_{lanes}" for stage in ("load", "zero", "fma", "store")))
+    names = Intrinsics(*(f"vortex_{stage}_{dtype}x{lanes}" for stage in ("load", "zero", "fma", "store")))
     TensorIntrin.register(names.load, load_desc, load_impl)
     TensorIntrin.register(names.zero, zero_desc, zero_impl)
     TensorIntrin.register(names.multiply_add, fma_desc, fma_impl)

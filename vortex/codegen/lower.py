@@ -59,6 +59,18 @@ def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True) ->
     return tirx.transform.LowerIntrin()(module)
 
 
-def compile_object(functions: list[tirx.PrimFunc], target: Target, path: Path, share: bool = True) -> None:
-    built = tvm.get_global_func("target.build.llvm")(lower(functions, target, share), target)
+def importing(function: tirx.PrimFunc, llvm_ir: str) -> tirx.PrimFunc:
+    """The function in a module that also has what the LLVM text defines."""
+    body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(llvm_ir), function.body)
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+
+
+def compile_object(
+    functions: list[tirx.PrimFunc], target: Target, path: Path, share: bool = True, llvm_ir: str = ""
+) -> None:
+    module = lower(functions, target, share)
+    if llvm_ir:
+        first, *rest = module.functions.items()
+        module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})
+    built = tvm.get_global_func("target.build.llvm")(module, target)
     built.write_to_file(str(path))

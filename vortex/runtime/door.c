@@ -28,7 +28,6 @@ enum {
   BAD_EXTRA_SHAPE,
   NO_SUMS
 };
-static const vx_operand FLOATS = {kDLFloat, 32, VX_PER_ELEMENT};
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
 typedef struct {
@@ -86,6 +85,15 @@ static int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *ty
   return REFUSE(BAD_STRIDES, operand);
 }
 
+/* A of signed bytes may also come unsigned, as the instruction takes it. */
+static int read_a(const TVMFFIAny *value, matrix *out, int32_t *flip) {
+  const vx_operand bytes = {kDLUInt, 8, VX_PER_ELEMENT};
+  const DLTensor *t = tensor_of(value);
+  int is_unsigned = VX_FLIPS && t && t->dtype.code == kDLUInt;
+  *flip = VX_FLIPS && !is_unsigned ? (int32_t)0x80808080 : 0;
+  return read_matrix(value, OPERAND_A, is_unsigned ? &bytes : &vx_factor, out);
+}
+
 /* Whether some element belongs to both. Exact for equal strides of equal elements; otherwise two ranges that meet count as
  * overlapping. */
 static int overlap(const matrix *x, const matrix *y) {
@@ -131,7 +139,7 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
                      int64_t k, vx_call *call) {
   matrix a, b, c;
   int refused;
-  if ((refused = read_matrix(&args[0], OPERAND_A, &FLOATS, &a)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
+  if ((refused = read_a(&args[0], &a, &call->flip)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
     return refused;
   if (vx_apart && flags & ACCUMULATE) return REFUSE(NO_SUMS, OPERAND_OUT);
   int col_a = !!(flags & TRANSPOSE_A) ^ a.is_transposed, col_b = 0;
@@ -139,14 +147,14 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   call->k = col_a ? a.rows : a.columns;
   if (packed) {
     const DLTensor *t;
-    if ((refused = read_elements(&args[1], OPERAND_B, 1, &FLOATS, &t, &b.data))) return refused;
+    if ((refused = read_elements(&args[1], OPERAND_B, 1, &vx_packed, &t, &b.data))) return refused;
     int64_t panels = (n + vx_panel - 1) / vx_panel;
-    if (t->shape[0] != panels * k * vx_panel) return REFUSE(BAD_PACKED, OPERAND_B);
-    b = (matrix){b.data, 1, t->shape[0], t->shape[0] > 0 ? t->shape[0] : 1, sizeof(float), 0};
+    if (t->shape[0] != panels * vx_packed_lines(k) * vx_panel) return REFUSE(BAD_PACKED, OPERAND_B);
+    b = (matrix){b.data, 1, t->shape[0], t->shape[0] > 0 ? t->shape[0] : 1, 4, 0};
     call->n = n;
     if (k != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   } else {
-    if ((refused = read_matrix(&args[1], OPERAND_B, &FLOATS, &b))) return refused;
+    if ((refused = read_matrix(&args[1], OPERAND_B, &vx_factor, &b))) return refused;
     col_b = !!(flags & TRANSPOSE_B) ^ b.is_transposed;
     call->n = col_b ? b.rows : b.columns;
     if ((col_b ? b.columns : b.rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
@@ -163,7 +171,7 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   call->ldb = packed ? vx_panel : b.stride;
   call->ldc = c.stride;
   call->panel = packed ? vx_panel : (int64_t)1 << 40;
-  call->panel_stride = packed ? vx_panel * call->k : 0;
+  call->panel_stride = packed ? vx_panel * vx_packed_lines(call->k) : 0;
   call->transpose_a = col_a;
   call->transpose_b = col_b;
   call->packed = packed;
@@ -217,7 +225,7 @@ EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t cou
 /* readable(b): whether a call would take it. */
 EXPORT int __tvm_ffi_readable(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   matrix b;
-  return answer(result, read_matrix(&args[0], OPERAND_B, &FLOATS, &b));
+  return answer(result, read_matrix(&args[0], OPERAND_B, &vx_factor, &b));
 }
 
 /* pack(b, target, flags): panels of vx_panel columns, each k lines; columns past the last are left as they are. */
@@ -226,14 +234,18 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
   const DLTensor *t;
   char *room;
   int refused;
-  if ((refused = read_matrix(&args[0], OPERAND_B, &FLOATS, &b)) ||
-      (refused = read_elements(&args[1], OPERAND_OUT, 1, &FLOATS, &t, &room)))
+  if ((refused = read_matrix(&args[0], OPERAND_B, &vx_factor, &b)) ||
+      (refused = read_elements(&args[1], OPERAND_OUT, 1, &vx_packed, &t, &room)))
     return answer(result, refused);
-  const float *source = (const float *)b.data;
-  float *target = (float *)room;
   int col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
   int64_t n = col_b ? b.rows : b.columns, k = col_b ? b.columns : b.rows;
-  if (t->shape[0] != (n + vx_panel - 1) / vx_panel * k * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  if (t->shape[0] != (n + vx_panel - 1) / vx_panel * vx_packed_lines(k) * vx_panel)
+    return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+#if VX_WORDS
+  (col_b ? vortex_words_turn : vortex_words_interleave)(b.data, room, k, n, b.stride, vx_panel, vx_panel * vx_packed_lines(k));
+#else
+  const float *source = (const float *)b.data;
+  float *target = (float *)room;
   int64_t whole = col_b ? 0 : n / vx_panel;
   for (int64_t i = 0; i < k && whole; i++)
     vortex_copy(source + i * b.stride, target + i * vx_panel, whole, vx_panel, vx_panel, vx_panel * k);
@@ -244,6 +256,7 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
     else
       vortex_copy(source + first, target + first * k, k, width, b.stride, vx_panel);
   }
+#endif
   return answer(result, 0);
 }
 

@@ -1,8 +1,8 @@
 /* Measures what a virtual machine hides: clock, multiply-add rate, read bandwidths, time to hand work to a thread.
  *
- *     probe LANES CPU[,CPU...] DRAM_BYTES [ONE_BYTES:ALL_BYTES ...]
+ *     probe LANES[DOTS] CPU[,CPU...] DRAM_BYTES [ONE_BYTES:ALL_BYTES ...]
  *
- * LANES is 16 (AVX-512) or 8 (AVX2); one thread is pinned to each CPU; each ONE:ALL pair gives the working set of a
+ * LANES is 16 (AVX-512) or 8 (AVX2); DOTS, after 16, are the dot instructions there are: b for vdpbf16ps, v for vpdpbusd; one thread is pinned to each CPU; each ONE:ALL pair gives the working set of a
  * cache for one core alone and for each core when all read. Prints lines "name one all": rates per second (hand_off:
  * seconds) of one core alone and of all together, 0 where not measured. The vector code is assembly text, so it
  * builds whatever the compiler's own flags allow; LANES says what may run.
@@ -35,9 +35,12 @@ static int lanes, threads, cpus[MAX_THREADS];
   "xmm11", "xmm12"
 #define ACC(r, n) "vfmadd231ps %%" r "12, %%" r "12, %%" r n "\n\t"
 /* Twelve chains cover latency x issue of every core so far (Haswell: 5 x 2). Zeros throughout: no denormals. */
-#define TWELVE(r)                                                                                             \
-  ACC(r, "0") ACC(r, "1") ACC(r, "2") ACC(r, "3") ACC(r, "4") ACC(r, "5") ACC(r, "6") ACC(r, "7") ACC(r, "8") \
-  ACC(r, "9") ACC(r, "10") ACC(r, "11")
+#define TWELVE_OF(one)                                                                                        \
+  one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
+#define ZMM_ACC(n) ACC("zmm", n)
+#define YMM_ACC(n) ACC("ymm", n)
+#define BFLOAT16(n) "vdpbf16ps %%zmm12, %%zmm12, %%zmm" n "\n\t"
+#define INT8(n) "vpdpbusd %%zmm12, %%zmm12, %%zmm" n "\n\t"
 #define READ(r, n, at) "vmovups " at "(%0), %%" r n "\n\t"
 #define LOOP(body) "vzeroall\n1:\n\t" body "dec %0\n\tjnz 1b\n\tvzeroupper" : "+r"(n)::VECTORS, "cc"
 #define READ8(r, a, b, c, d, e, f, g, h)                                                                         \
@@ -50,9 +53,9 @@ static double fma_rate(const char *data, size_t bytes) {
   (void)data, (void)bytes;
   long n = 2000;
   if (lanes == 16)
-    __asm__ volatile(LOOP(REP4(TWELVE("zmm"))));
+    __asm__ volatile(LOOP(REP4(TWELVE_OF(ZMM_ACC))));
   else
-    __asm__ volatile(LOOP(REP4(TWELVE("ymm"))));
+    __asm__ volatile(LOOP(REP4(TWELVE_OF(YMM_ACC))));
   return 2000.0 * 4 * 12;
 }
 
@@ -65,6 +68,22 @@ static double fma_chain(const char *data, size_t bytes) {
     __asm__ volatile(LOOP(REP4(ACC("ymm", "0"))));
   return 5000.0 * 4;
 }
+
+#define DOT_KERNELS(name, one)                                 \
+  static double name##_rate(const char *data, size_t bytes) {  \
+    (void)data, (void)bytes;                                   \
+    long n = 2000;                                             \
+    __asm__ volatile(LOOP(REP4(TWELVE_OF(one))));              \
+    return 2000.0 * 4 * 12;                                    \
+  }                                                            \
+  static double name##_chain(const char *data, size_t bytes) { \
+    (void)data, (void)bytes;                                   \
+    long n = 5000;                                             \
+    __asm__ volatile(LOOP(REP4(one("0"))));                    \
+    return 5000.0 * 4;                                         \
+  }
+DOT_KERNELS(bfloat16, BFLOAT16)
+DOT_KERNELS(int8, INT8)
 
 /* A 64-bit multiply takes 3 cycles on every Intel core since Nehalem and every AMD core since Zen (uops.info). */
 static double multiply_chain(const char *data, size_t bytes) {
@@ -228,6 +247,14 @@ int main(int count, char **arguments) {
   report("fma", fma_rate, BLOCK, BLOCK);
   report("fma_chain", fma_chain, BLOCK, 0);
   report("clock", multiply_chain, BLOCK, 0);
+  if (lanes == 16 && strchr(arguments[1], 'b')) {
+    report("bfloat16", bfloat16_rate, BLOCK, 0);
+    report("bfloat16_chain", bfloat16_chain, BLOCK, 0);
+  }
+  if (lanes == 16 && strchr(arguments[1], 'v')) {
+    report("int8", int8_rate, BLOCK, 0);
+    report("int8_chain", int8_chain, BLOCK, 0);
+  }
   for (int i = 4; i < count; i++) {
     char *rest, name[16];
     size_t one = strtoull(arguments[i], &rest, 10) / MIN_BYTES * MIN_BYTES;

@@ -50,7 +50,7 @@ static void try_grid(const question *q, int64_t dot, int64_t grid_m, int64_t gri
   float totals[VX_PRICED];
   const vx_call *call = q->call;
   int64_t tasks = q->batch * grid_m * grid_n * splits, workers = tasks < threads ? tasks : threads;
-  vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)call->k, (float)call->transpose_a,
+  vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
                q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->spacing_b_l2, (float)grid_m,
                (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a, q->items_b);
   for (int64_t s = 0; s < vx_strategy_count; s++)
@@ -81,6 +81,11 @@ static int64_t parts(const question *q, const answer *alone) {
   return in_turn.seconds <= SPLIT_LOSS * alone->seconds ? split.plan.splits : 1;
 }
 
+static int64_t in_words(int64_t stride) {
+  int64_t words = stride * VX_ITEM / 4;
+  return words > 0 ? words : 1;
+}
+
 vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
   question q = {call,
                 batch,
@@ -88,9 +93,9 @@ vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int
                 (float)items_b,
                 !call->packed && !call->transpose_b,
                 !call->packed && call->transpose_b,
-                (float)greatest_divisor(call->lda * 4, vx_l1_span),
-                (float)greatest_divisor(call->ldb * 4, vx_l1_span),
-                (float)greatest_divisor(call->ldb * 4, vx_l2_span)};
+                (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
+                (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
+                (float)greatest_divisor(in_words(call->ldb) * 4, vx_l2_span)};
   answer best = NOTHING;
   try_grid(&q, ANY, 1, 1, 1, 1, &best); /* one thread decides the family, for the same reason */
   if (best.seconds <= vx_least_parallel) return best.plan; /* no call on several threads is shorter than their start */
@@ -106,6 +111,7 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_columns(call) != 0;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
+  if (VX_WORDS && !call->packed) return s->pack_b != 0;
   return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;
 }
 

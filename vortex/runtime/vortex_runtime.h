@@ -5,6 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Elements that are multiplied in 32-bit words: how many a word has, and their bytes. Set for the libraries that have them. */
+#ifndef VX_WORDS
+#define VX_WORDS 0
+#define VX_PER_WORD 1
+#define VX_ITEM 4
+#define VX_FLIPS 0
+#define VX_WIDENED 0
+#endif
+
 /* One strategy: the L0 register tile, the L1 cache tile and its load and store stages. Extents in elements. */
 typedef struct {
   int64_t rows, vectors;
@@ -42,6 +51,7 @@ typedef struct {
   float *c;
   int64_t m, n, k, lda, ldb, ldc, panel, panel_stride;
   int32_t transpose_a, transpose_b, packed, accumulate;
+  int32_t flip; /* added to each word of A, bit by bit: makes signed bytes unsigned */
   vx_extra extras[VX_EXTRAS];
 } vx_call;
 
@@ -132,7 +142,7 @@ enum { VX_PER_COLUMN = 0, VX_PER_ROW, VX_PER_ELEMENT };
 typedef struct {
   int32_t code, bits, per;
 } vx_operand;
-extern const vx_operand vx_out, vx_operands[VX_EXTRAS];
+extern const vx_operand vx_factor, vx_packed, vx_out, vx_operands[VX_EXTRAS];
 extern const int64_t vx_operand_count;
 
 /* The emitted load stages of L1. */
@@ -140,6 +150,19 @@ int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t co
                     int64_t target_stride);
 int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                          int64_t target_stride);
+
+/* words.c: a line of a packed panel is one word of k for every column; before them is the line where sums begin. */
+typedef int32_t (*vx_word_nest)(const void *a, const void *b, void *c, void *scratch_a, void *scratch_b, int64_t m,
+                                int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
+                                int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
+                                int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int32_t flip);
+extern const vx_word_nest vx_word_nests[2][3][3];
+int32_t vortex_words_interleave(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
+                                int64_t width, int64_t stride);
+int32_t vortex_words_turn(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
+                          int64_t width, int64_t stride);
+static inline int64_t vx_depth(int64_t k) { return (k + VX_PER_WORD - 1) / VX_PER_WORD; }
+static inline int64_t vx_packed_lines(int64_t k) { return vx_depth(k) + VX_WORDS; }
 
 /* select.c: the plan of a call, and of `batch` products of its shape that read `items_a` A's and `items_b` B's. */
 vx_plan vx_select(const vx_call *call, int64_t threads);

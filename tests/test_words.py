@@ -1,0 +1,240 @@
+"""Products of bfloat16, int8 and float16 on CPUs: results, residues, what is refused, and that both selectors agree."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import needs
+import numpy as np
+import pytest
+
+import vortex
+from vortex import operators as ops
+from vortex.affinity import cpu_flags
+from vortex.candidates import sieve
+from vortex.dtypes import WORDS
+from vortex.epilogue import NOTHING
+from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
+from vortex.launcher import shape_of
+from vortex.rkernel import decompose
+from vortex.selector import OperandB
+from vortex.specs import load_spec, what_if
+
+RNG = np.random.default_rng(3)
+FLAGS = {"bfloat16": "avx512_bf16", "int8": "avx512_vnni", "float16": "f16c"}
+ELEMENTS = {"bfloat16": ml_dtypes.bfloat16, "int8": np.int8, "float16": np.float16}
+DTYPES = tuple(FLAGS)
+SMALL = {"L0.max_utilization": 0.6, "L0.analysis": "analytical"}
+"""Few register tiles, none measured: all that is wanted is their results."""
+
+
+@cache
+def library(dtype: str, out: str = "", chain: ops.Epilogue = NOTHING) -> Any:
+    if not {"avx2", "fma", FLAGS[dtype]} <= cpu_flags() or (dtype != "float16" and "avx512bw" not in cpu_flags()):
+        pytest.skip(f"this machine has no {FLAGS[dtype]}, which products of {dtype} are built on here")
+    out = out or ("int32" if dtype == "int8" else "float32")
+    return vortex.compile(ops.Gemm(dtype=dtype, out_dtype=out, epilogue=chain), what_if(load_spec("native"), SMALL))
+
+
+def drawn(dtype: str, *shape: int) -> np.ndarray:
+    """All of int8, or integers whose products and sums are exact in float32."""
+    low, high = (-128, 128) if dtype == "int8" else (-8, 9)
+    return RNG.integers(low, high, shape).astype(np.float32).astype(ELEMENTS[dtype])
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def stored(matrix: np.ndarray, transposed: bool, gap: int) -> np.ndarray:
+    """The matrix with `gap` elements between its lines, as it is or transposed."""
+    matrix = matrix.T if transposed else matrix
+    room = np.zeros((matrix.shape[0], matrix.shape[1] + gap), matrix.dtype)
+    room[:, : matrix.shape[1]] = matrix
+    return room[:, : matrix.shape[1]]
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_residue_and_layout(dtype: str) -> None:
+    gemm = library(dtype)
+    extents = [(m, n, k) for m in (1, 2, 7, 27) for n in (1, 16, 17, 50) for k in (1, 2, 3, 4, 5, 31, 66, 131)]
+    for place, (m, n, k) in enumerate([*extents, (63, 200, 1025), (300, 33, 700), (5, 900, 2050), (3, 3, 0)]):
+        a, b = drawn(dtype, m, k), drawn(dtype, k, n)
+        expected = exact(a, b)
+        for turn_a, turn_b in itertools.product((False, True), repeat=2):
+            gap = (place + turn_a) % 3
+            left, right = stored(a, turn_a, gap), stored(b, turn_b, gap)
+            plain = gemm(left, right, transpose_a=turn_a, transpose_b=turn_b)
+            packed = gemm(left, gemm.pack(right, transpose=turn_b), transpose_a=turn_a)
+            assert np.array_equal(plain, expected) and np.array_equal(packed, expected), (m, n, k, turn_a, turn_b)
+
+
+@needs.a_compiler
+def test_unsigned_by_signed_bytes() -> None:
+    gemm = library("int8")
+    for m, n, k in [(1, 1, 1), (5, 40, 63), (70, 90, 300)]:
+        a, b = RNG.integers(0, 256, (m, k)).astype(np.uint8), drawn("int8", k, n)
+        assert np.array_equal(gemm(a, b), exact(a, b)) and np.array_equal(gemm(a, gemm.pack(b)), exact(a, b))
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("sign", [-128, 127])
+def test_sums_of_the_largest_bytes_do_not_saturate(sign: int) -> None:
+    a, b = np.full((3, 5000), -128, np.int8), np.full((5000, 20), sign, np.int8)
+    assert (library("int8")(a, b) == -128 * sign * 5000).all()
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_accumulate_and_strided_output(dtype: str) -> None:
+    gemm = library(dtype)
+    a, b = drawn(dtype, 37, 259), drawn(dtype, 259, 61)
+    room = np.zeros((37, 70), np.int32 if dtype == "int8" else np.float32)
+    gemm(a, b, out=room[:, :61])
+    gemm(a, b, out=room[:, :61], accumulate=True)
+    assert np.array_equal(room[:, :61], 2 * exact(a, b)) and not room[:, 61:].any()
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", list(OperandB))
+def test_every_plan_gives_the_same_bits(dtype: str, kind: OperandB) -> None:
+    gemm = library(dtype)
+    packed, transposed = kind is OperandB.PACKED, kind is OperandB.TRANSPOSED
+    for m, n, k in [(33, 100, 517), (3, 700, 64), (150, 20, 2000)]:
+        a, b = drawn(dtype, m, k), drawn(dtype, k, n)
+        right = gemm.pack(b) if packed else stored(b, transposed, 1)
+        plans = gemm.plans(m, n, k, threads=2, packed=packed, transpose_b=transposed)
+        assert plans
+        for plan in plans:
+            out = np.empty((m, n), np.int32 if dtype == "int8" else np.float32)
+            gemm.run(plan, a, right, out, transpose_b=transposed)
+            assert np.array_equal(out, exact(a, b)), plan
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_error_within_the_bound_of_float32_summation(dtype: str) -> None:
+    """|computed - exact| <= gamma_k |A| |B|; a dot instruction rounds no more often than a chain of multiply-adds."""
+    gemm = library(dtype)
+    for m, n, k in [(17, 33, 10), (40, 64, 1000), (9, 50, 9001)]:
+        a, b = (RNG.standard_normal(s).astype(ELEMENTS[dtype]) for s in ((m, k), (k, n)))
+        magnitude = exact(np.abs(a), np.abs(b))
+        bound = k * 2.0**-24 / (1 - k * 2.0**-24)
+        assert (np.abs(gemm(a, b) - exact(a, b)) <= bound * magnitude).all()
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operands_that_end_at_an_unmapped_page(dtype: str) -> None:
+    """Words past the end of k, and lanes past the last column, are not read."""
+    import ctypes
+
+    page, libc = mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
+    memory = mmap.mmap(-1, 4 * page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for guarded in (page, 3 * page):
+        assert libc.mprotect(ctypes.c_void_p(base + guarded), ctypes.c_size_t(page), 0) == 0
+    gemm, element = library(dtype), np.dtype(ELEMENTS[dtype])
+
+    def at_the_end(values: np.ndarray, end: int) -> np.ndarray:
+        size = values.nbytes
+        view = np.frombuffer(memory, np.uint8)[end - size : end].view(element).reshape(values.shape)
+        view[...] = values
+        return view
+
+    for m, n, k in [(3, 5, 7), (13, 17, 33), (1, 1, 1), (9, 37, 6)]:
+        a, b = drawn(dtype, m, k), drawn(dtype, k, n)
+        for turn_a, turn_b in itertools.product((False, True), repeat=2):
+            left = at_the_end(stored(a, turn_a, 0), page)
+            right = at_the_end(stored(b, turn_b, 0), 3 * page)
+            found = gemm(left, right, transpose_a=turn_a, transpose_b=turn_b)
+            assert np.array_equal(found, exact(a, b)), (m, n, k)
+
+
+@needs.a_compiler
+def test_output_of_bfloat16_is_rounded_once() -> None:
+    gemm = library("bfloat16", "bfloat16")
+    for m, n, k in [(5, 33, 40), (60, 100, 3001)]:
+        a, b = drawn("bfloat16", m, k), drawn("bfloat16", k, n)
+        out = gemm(a, b)
+        assert out.dtype == ml_dtypes.bfloat16
+        assert np.array_equal(out, exact(a, b).astype(np.float32).astype(ml_dtypes.bfloat16))
+
+
+@needs.a_compiler
+def test_requantization_is_an_epilogue() -> None:
+    chain = ops.scale() >> ops.bias() >> ops.relu() >> ops.cast("uint8")
+    gemm = library("int8", "uint8", chain)
+    for m, n, k in [(1, 1, 3), (30, 70, 129), (8, 200, 3000)]:
+        a, b = drawn("int8", m, k), drawn("int8", k, n)
+        scale = RNG.uniform(1e-5, 1e-3, n).astype(np.float32)
+        bias = RNG.uniform(-5, 5, n).astype(np.float32)
+        expected = chain.reference(exact(a, b), scale=scale, bias=bias)
+        for right in (b, gemm.pack(b)):
+            found = gemm(a, right, scale=scale, bias=bias)
+            assert found.dtype == np.uint8 and np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_the_mirror_picks_the_same_plan(dtype: str) -> None:
+    gemm, rng = library(dtype), np.random.default_rng(8)
+    selector = gemm.manifest.selector()
+    for _ in range(1500):
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, 8.5, 3)))
+        kind = {"transpose_b": bool(rng.integers(2)), "packed": False} if rng.integers(2) else {"packed": True}
+        shape = shape_of(m, n, k, transpose_a=bool(rng.integers(2)), ldb=int(rng.integers(2)) * (n + k + 3), **kind)
+        threads = int(rng.choice([1, 2, 8]))
+        expected = selector.select(shape, threads)
+        assert gemm.native_choice(shape, threads)[:2] == (expected.index, expected.grid), shape
+
+
+@needs.a_compiler
+def test_refusals() -> None:
+    gemm = library("int8")
+    good = drawn("int8", 4, 8)
+    with pytest.raises(DtypeError, match="int8 or uint8"):
+        gemm(good.astype(np.int16), good.T)
+    with pytest.raises(DtypeError, match=r"b .*int8 in this library"):
+        gemm(good, good.T.astype(np.uint8))
+    with pytest.raises(DtypeError, match="int8"):
+        gemm.pack(good.astype(np.float32))
+    with pytest.raises(DtypeError, match="int32"):
+        gemm(good, good.T, out=np.empty((4, 4), np.float32))
+    with pytest.raises(ShapeError, match="inner extent"):
+        gemm(good, good)
+    with pytest.raises(OperandError, match="another library"):
+        gemm(good, library("bfloat16").pack(drawn("bfloat16", 8, 4)))
+
+
+def test_a_dtype_without_an_instruction_names_it_and_what_there_is() -> None:
+    with pytest.raises(DtypeError, match=r"vpdpbusd.*\['float32'\]") as told:
+        vortex.compile(ops.Gemm(dtype="int8"), "xeon-e5-2680v3")
+    assert isinstance(told.value, SpecError)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "dtype", "instruction", "words"),
+    [
+        ("epyc-zen5", "int8", "vpdpbusd-zmm", "int8"),
+        ("epyc-zen5", "bfloat16", "vdpbf16ps-zmm", "bfloat16"),
+        ("epyc-zen5", "float16", "vfmadd231ps-zmm", "float16 widened"),
+        ("xeon-e5-2680v3", "bfloat16", "vfmadd231ps-ymm", "bfloat16 widened"),
+        ("xeon-8255c", "int8", "vpdpbusd-zmm", "int8"),
+    ],
+)
+def test_the_instruction_comes_from_the_spec(hardware: str, dtype: str, instruction: str, words: str) -> None:
+    spec = load_spec(hardware)
+    assert spec.multiplier(dtype).name == instruction and spec.words(dtype) is WORDS[words]
+    found = sieve(decompose(ops.Gemm(dtype=dtype), spec))
+    isa, in_flight = spec.multiplier(dtype), WORDS[words].in_flight
+    for tile in found.register_tiles:
+        rows, vectors = tile.m, tile.n // isa.lanes
+        assert rows * vectors + min(rows, vectors) + in_flight <= isa.registers
+    assert found.strategies and not any(s.stage.swap or s.stage.dot for s in found.strategies)

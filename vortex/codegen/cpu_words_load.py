@@ -1,0 +1,252 @@
+"""Load stages of dot instructions on CPUs: elements gathered into 32-bit words of neighbours along k, or widened.
+
+A word past the end of k is filled with zeros, and a masked-off lane touches no memory. What is packed of B lies in
+panels `width` words wide and `stride` words apart: first the line where the accumulators of a signed A begin (-128
+times the sums of the columns; zeros where products are of floating point), then a line for each word of k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.dtypes import WordFormat
+
+INTERLEAVE_SYMBOL = "vortex_words_interleave"
+TURN_SYMBOL = "vortex_words_turn"
+ROWS_SYMBOL = "vortex_words_rows"
+COLUMNS_SYMBOL = "vortex_words_columns"
+
+
+def _flip_sum(total: Any, word: Any, lanes: int) -> Any:
+    """`total` minus 128 times the four signed bytes of every word: -128 are the bits of an unsigned 128."""
+    shape = f"int8x{4 * lanes}"
+    unsigned = T.broadcast(T.int8(-128), 4 * lanes)
+    sums = T.call_llvm_pure_intrin(
+        f"int32x{lanes}",
+        f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
+        T.broadcast(T.int32(0), lanes),
+        unsigned,
+        T.reinterpret(shape, word),
+    )
+    return total - sums
+
+
+def _rounds(lanes: int) -> int:
+    return lanes.bit_length() - 1
+
+
+def shuffled(block: tirx.Buffer, row: Any, target: Any, lanes: int) -> None:
+    """One step of a transposition: the rows `row` and lanes / 2 further become `target` and the one after it."""
+    pair = [block[T.ramp(x * lanes, 1, lanes)] for x in (row, row + lanes // 2)]
+    for half in (0, 1):
+        order = [x for i in range(half * lanes // 2, (half + 1) * lanes // 2) for x in (i, lanes + i)]
+        T.buffer_store(block, T.Shuffle(pair, order), [T.ramp((target + half) * lanes, 1, lanes)])
+
+
+class _Gather:
+    """Expressions that fetch `lanes` words."""
+
+    def __init__(self, words: WordFormat, lanes: int) -> None:
+        self.words, self.lanes = words, lanes
+        self.element, self.bits = words.stored, 8 * words.item_bytes
+
+    def elements(self, address: Any, limit: Any, count: int) -> Any:
+        """`count` elements from `address`, those from `limit` on zero."""
+        return T.call_llvm_pure_intrin(
+            f"{self.element}x{count}",
+            "llvm.masked.load",
+            address,
+            T.ramp(0, 1, count) < T.broadcast(limit, count),
+            T.broadcast(tirx.const(0, self.element), count),
+        )
+
+    def along(self, address: Any, limit: Any) -> Any:
+        """Words of neighbours in memory: `limit` elements of them."""
+        found = self.elements(address, limit, self.lanes * self.words.per_word)
+        return self.wide(found) if self.words.widened else T.reinterpret(f"int32x{self.lanes}", found)
+
+    def wide(self, found: Any) -> Any:
+        """Elements of 16 bits as the float32 they stand for, in words."""
+        shape = f"int32x{self.lanes}"
+        if self.words.element == "float16":
+            halves = T.reinterpret(f"float16x{self.lanes}", found)
+            return T.reinterpret(shape, T.Cast(f"float32x{self.lanes}", halves))
+        return T.shift_left(T.Cast(shape, found), T.broadcast(T.int32(16), self.lanes))
+
+    def across(self, addresses: Sequence[Any], limits: Sequence[Any]) -> Any:
+        """Word j of the j-th elements of each row."""
+        if self.words.widened:
+            return self.wide(self.elements(addresses[0], limits[0], self.lanes))
+        wide = f"uint32x{self.lanes}"
+        result = None
+        for place, (address, limit) in enumerate(zip(addresses, limits, strict=True)):
+            row = T.Cast(wide, self.elements(address, limit, self.lanes))
+            moved = T.shift_left(row, T.broadcast(T.uint32(place * self.bits), self.lanes)) if place else row
+            result = moved if result is None else T.bitwise_or(result, moved)
+        return T.reinterpret(f"int32x{self.lanes}", result)
+
+
+def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+    """Load stage of a plain B: `symbol(source, target, k, columns, source_stride, width, stride)`, source [k, columns].
+
+    Two or four rows at a time over all panels: B is read as it lies in memory.
+    """
+    gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
+    element = gather.element
+
+    @T.prim_func(s_tir=True)
+    def interleave(
+        source: T.handle,
+        target: T.handle,
+        k: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        width: T.int64,
+        stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": INTERLEAVE_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (k * source_stride,), element, align=words.item_bytes)
+        D = T.match_buffer(target, (k * stride,), "int32", align=4)
+        with T.sblock("root"):
+            for j in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
+                D[T.ramp(T.truncdiv(j * lanes, width) * stride + T.truncmod(j * lanes, width), 1, lanes)] = T.broadcast(
+                    T.int32(0), lanes
+                )
+            for w in T.serial(T.truncdiv(k + per_word - 1, per_word)):
+                for j in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
+                    first: T.let[T.int64] = j * lanes
+                    left: T.let[T.int32] = T.Cast("int32", T.min(columns - first, T.int64(lanes)))
+                    begin: T.let[T.int64] = T.truncdiv(first, width) * stride + T.truncmod(first, width)
+                    D[T.ramp(begin + (w + 1) * width, 1, lanes)] = gather.across(
+                        [T.address_of(S[(w * per_word + r) * source_stride + first]) for r in range(per_word)],
+                        [T.Select(w * per_word + r < k, left, T.int32(0)) for r in range(per_word)],
+                    )
+                    if signed:
+                        D[T.ramp(begin, 1, lanes)] = _flip_sum(
+                            D[T.ramp(begin, 1, lanes)], D[T.ramp(begin + (w + 1) * width, 1, lanes)], lanes
+                        )
+
+    return s_tir.Schedule(interleave).mod["main"]
+
+
+def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+    """Load stage of a transposed B: the same arguments, source [columns, k].
+
+    Square blocks of words in registers: `lanes` loads, log2(lanes) rounds of shuffles, `lanes` stores.
+    """
+    gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
+    element, rounds = gather.element, _rounds(lanes)
+
+    @T.prim_func(s_tir=True)
+    def turn(
+        source: T.handle,
+        target: T.handle,
+        k: T.int64,
+        columns: T.int64,
+        source_stride: T.int64,
+        width: T.int64,
+        stride: T.int64,
+    ):
+        T.func_attr({"global_symbol": TURN_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (columns * source_stride,), element, align=words.item_bytes)
+        D = T.match_buffer(target, (k * stride,), "int32", align=4)
+        with T.sblock("root"):
+            block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "int32", scope="local")
+            for jo in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
+                first: T.let[T.int64] = jo * lanes
+                begin: T.let[T.int64] = T.truncdiv(first, width) * stride + T.truncmod(first, width)
+                D[T.ramp(begin, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                for io in T.serial(T.truncdiv(k + lanes * per_word - 1, lanes * per_word)):
+                    left: T.let[T.int32] = T.Cast("int32", T.min(k - io * lanes * per_word, T.int64(lanes * per_word)))
+                    tall: T.let[T.int32] = T.Cast("int32", T.min(columns - first, T.int64(lanes)))
+                    filled: T.let[T.int32] = T.truncdiv(left + per_word - 1, per_word)
+                    for j in T.unroll(lanes):
+                        if j < tall:
+                            block[T.ramp(j * lanes, 1, lanes)] = gather.along(
+                                T.address_of(S[(first + j) * source_stride + io * lanes * per_word]), left
+                            )
+                        else:
+                            block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                    for r in T.unroll(rounds):
+                        for j in T.unroll(lanes // 2):
+                            shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+                    for i in T.unroll(lanes):
+                        if i < filled:
+                            D[T.ramp(begin + (io * lanes + i + 1) * width, 1, lanes)] = block[
+                                T.ramp((rounds * lanes + i) * lanes, 1, lanes)
+                            ]
+                            if signed:
+                                D[T.ramp(begin, 1, lanes)] = _flip_sum(
+                                    D[T.ramp(begin, 1, lanes)],
+                                    block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
+                                    lanes,
+                                )
+
+    return s_tir.Schedule(turn).mod["main"]
+
+
+def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+    """Load stage of A by rows: `symbol(source, target, k, rows, source_stride, target_stride)`, source [rows, k].
+
+    Rows of words `target_stride` apart, with room for a vector past their end.
+    """
+    gather = _Gather(words, lanes)
+    element, span = gather.element, lanes * words.per_word
+
+    @T.prim_func(s_tir=True)
+    def rows_(
+        source: T.handle, target: T.handle, k: T.int64, rows: T.int64, source_stride: T.int64, target_stride: T.int64
+    ):
+        T.func_attr({"global_symbol": ROWS_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (rows * source_stride,), element, align=words.item_bytes)
+        D = T.match_buffer(target, (rows * target_stride,), "int32", align=4)
+        with T.sblock("root"):
+            for i in T.serial(rows):
+                for w in T.serial(T.truncdiv(k + span - 1, span)):
+                    left: T.let[T.int32] = T.Cast("int32", T.min(k - w * span, T.int64(span)))
+                    D[T.ramp(i * target_stride + w * lanes, 1, lanes)] = gather.along(
+                        T.address_of(S[i * source_stride + w * span]), left
+                    )
+
+    return s_tir.Schedule(rows_).mod["main"]
+
+
+def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+    """Load stage of A by columns: the same arguments, source [k, rows]; blocks of words are turned in registers."""
+    gather, per_word = _Gather(words, lanes), words.per_word
+    element, rounds = gather.element, _rounds(lanes)
+
+    @T.prim_func(s_tir=True)
+    def columns_(
+        source: T.handle, target: T.handle, k: T.int64, rows: T.int64, source_stride: T.int64, target_stride: T.int64
+    ):
+        T.func_attr({"global_symbol": COLUMNS_SYMBOL, "tirx.noalias": True})
+        S = T.match_buffer(source, (k * source_stride,), element, align=words.item_bytes)
+        D = T.match_buffer(target, (rows * target_stride,), "int32", align=4)
+        with T.sblock("root"):
+            block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "int32", scope="local")
+            for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
+                wide: T.let[T.int32] = T.Cast("int32", T.min(rows - io * lanes, T.int64(lanes)))
+                for wo in T.serial(T.truncdiv(k + lanes * per_word - 1, lanes * per_word)):
+                    for j in T.unroll(lanes):
+                        block[T.ramp(j * lanes, 1, lanes)] = gather.across(
+                            [
+                                T.address_of(S[((wo * lanes + j) * per_word + r) * source_stride + io * lanes])
+                                for r in range(per_word)
+                            ],
+                            [T.Select((wo * lanes + j) * per_word + r < k, wide, T.int32(0)) for r in range(per_word)],
+                        )
+                    for r in T.unroll(rounds):
+                        for j in T.unroll(lanes // 2):
+                            shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+                    for i in T.unroll(lanes):
+                        if i < wide:
+                            D[T.ramp((io * lanes + i) * target_stride + wo * lanes, 1, lanes)] = block[
+                                T.ramp((rounds * lanes + i) * lanes, 1, lanes)
+                            ]
+
+    return s_tir.Schedule(columns_).mod["main"]

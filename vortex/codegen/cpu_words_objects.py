@@ -1,0 +1,122 @@
+"""What a library of dot instructions is made of: its objects, and the C tables by which `runtime/` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from vortex.codegen.cpu_nest import STORE_SYMBOL
+from vortex.codegen.cpu_words import WordTile, imported_ir, word_kernel
+from vortex.codegen.cpu_words_load import (
+    INTERLEAVE_SYMBOL,
+    TURN_SYMBOL,
+    columns_kernel,
+    interleave_kernel,
+    rows_kernel,
+    turn_kernel,
+)
+from vortex.codegen.cpu_words_nest import DISPATCH_SYMBOL, WORD_STAGES, WordStage, word_dispatch, word_nest
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.dtypes import WordFormat
+from vortex.errors import CodegenError
+
+BATCH = 8
+Task = tuple[Callable[..., None], Sequence[object]]
+"""A function (what, lanes, LLVM's name of the processor, path) and what it emits."""
+
+
+def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = []
+    for tile in tiles:
+        try:
+            functions.append(word_kernel(tile, lanes, words))
+        except Exception as error:
+            raise CodegenError(
+                f"L0 {words.name} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
+            ) from error
+    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=imported_ir(words, lanes))
+
+
+def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([word_nest(stage, lanes, words) for stage in stages], cpu_target(llvm_cpu), path)
+
+
+def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    kernels = (interleave_kernel, turn_kernel, rows_kernel, columns_kernel)
+    functions = [word_dispatch(tiles), *(kernel(words, lanes) for kernel in kernels)]
+    compile_object(functions, cpu_target(llvm_cpu), path)
+
+
+def word_stages(words: WordFormat) -> list[WordStage]:
+    """The nests of a format: what is widened cannot be read as it lies."""
+    return [stage for stage in WORD_STAGES if stage.load_a != "none" or not words.widened]
+
+
+def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Task]:
+    """What to emit for the (rows, vectors) micro-kernels, the nests and the load stages."""
+    tiles = sorted(WordTile(rows, vectors) for rows, vectors in shapes)
+    stages = word_stages(words)
+    return [
+        (partial(_emit_loads, words), tiles),
+        (partial(_emit_nests, words), stages),
+        *((partial(_emit_tiles, words), tiles[start : start + BATCH]) for start in range(0, len(tiles), BATCH)),
+    ]
+
+
+LOAD = "(const void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t)"
+KERNEL = (
+    "(int32_t, int32_t, const void *, const void *, void *, const void *, int64_t, int64_t, int64_t, int64_t, int32_t, "
+    "int32_t, int32_t)"
+)
+NEST = (
+    "(const void *, const void *, void *, void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, "
+    "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, int32_t, "
+    "int32_t)"
+)
+
+
+def word_measuring_table(words: WordFormat, lanes: int) -> str:
+    """C source that hands the emitted functions to `runtime/measure.c`, which counts in words."""
+    per = words.per_word
+    return f"""#include <stdint.h>
+extern int32_t {DISPATCH_SYMBOL}{KERNEL};
+extern int32_t {INTERLEAVE_SYMBOL}{LOAD};
+extern int32_t {TURN_SYMBOL}{LOAD};
+typedef int32_t (*any)();
+static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c, int64_t depth, int64_t lda,
+                       int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {{
+  return {DISPATCH_SYMBOL}(rows, vectors, a, b, c, b, depth, lda * {per}, ldb, ldc, last, accumulate, 0);
+}}
+static int32_t copy(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
+  return {INTERLEAVE_SYMBOL}(source, target, rows * {per}, columns, stride, width, width * (rows + 1));
+}}
+static int32_t turn(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
+  return {TURN_SYMBOL}(source, target, rows * {per}, columns, stride * {per}, width, width * (rows + 1));
+}}
+static any const layouts[] = {{(any)compute, (any)compute}}, loads[] = {{(any)copy, (any)turn}};
+any const *vx_l0_layouts(void) {{ return layouts; }}
+any const *vx_load_stages(void) {{ return loads; }}
+int64_t vx_measured_lanes(void) {{ return {lanes}; }}
+int32_t {STORE_SYMBOL}(void) {{ return 0; }} /* the nests name it, and none is run */
+"""
+
+
+def word_table(words: WordFormat) -> list[str]:
+    """C source of the nests by [rows first][A: none, rows, columns][B: none, interleaved, turned]; 0 for none."""
+    there = word_stages(words)
+    entries = ", ".join(stage.symbol if stage in there else "0" for stage in WORD_STAGES)
+    return [
+        *(f"extern int32_t {stage.symbol}{NEST};" for stage in there),
+        f"const vx_word_nest vx_word_nests[2][3][3] = {{{entries}}};",
+    ]
+
+
+def word_defines(words: WordFormat) -> list[str]:
+    """Macros of `runtime/`: how many elements a word has, how many bytes an element, and whether A may be unsigned."""
+    signed = int(words.accumulator == "int32")
+    whole = int(words.widened)
+    return [
+        "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}", f"VX_FLIPS={signed}",
+        f"VX_WIDENED={whole}",
+    ]  # fmt: skip

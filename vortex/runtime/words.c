@@ -1,0 +1,91 @@
+/* L2 of products in 32-bit words: as execute.c, with the nests of dot instructions. k, and strides of A and of an unpacked B, in
+ * elements; everything else in words. */
+#include "vortex_runtime.h"
+
+#include <stdatomic.h>
+
+enum { A_AS_IT_LIES = 0, A_ROWS, A_COLUMNS };
+/* Words of k, and rows, of an A that must pass a load stage under a strategy that plans for none: a quarter of a MiB. */
+enum { DEPTH = 256, ROWS = 256 };
+
+typedef struct {
+  vx_call call;
+  const vx_strategy *strategy;
+  vx_word_nest nest;
+  int64_t grid_m, tile_m, tile_k, rows_per_task, columns_per_task;
+  int32_t load_a;
+  atomic_int out_of_memory;
+} job;
+
+static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
+static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
+
+static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
+                     float *c, int64_t ldc, const vx_store *store, int32_t finish) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t width = s->vectors * vx_lanes;
+  const char *a = (const char *)call->a + (call->transpose_a ? row : row * call->lda) * VX_ITEM;
+  work->nest(a, call->b, c - column, scratch, scratch + a_words, m, column, end, call->k, call->lda, call->ldb, ldc,
+             call->panel, call->panel_stride, smaller(work->tile_m, m), smaller(s->tile_n, rounded(end - column, width)),
+             work->tile_k, s->rows, s->vectors, call->accumulate, store, finish, call->flip);
+}
+
+static void run_task(void *context, int64_t index) {
+  job *work = context;
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t row = index % work->grid_m * work->rows_per_task, column = index / work->grid_m * work->columns_per_task;
+  int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
+  if (m <= 0 || column >= end) return;
+  int64_t width = s->vectors * vx_lanes;
+  int64_t tile_m = smaller(work->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
+  int64_t a_words = work->load_a ? rounded(tile_m * (work->tile_k + vx_lanes), 16) : 0;
+  int64_t b_words = s->pack_b ? (work->tile_k + 2) * tile_n : 0, c_words = 0;
+  int at_once = vx_store_stage && work->tile_k >= vx_depth(call->k) && !call->accumulate;
+  int32_t finish = at_once ? VX_STORE_ONE_TILE : vx_store_stage ? VX_STORE_TILES : VX_STORE_NOTHING;
+  if (at_once)
+    c_words = s->rows * (width + vx_lanes);
+  else if (vx_apart)
+    c_words = m * (tile_n + vx_lanes);
+  float *scratch = NULL;
+  if (a_words + b_words + c_words > 0) {
+    scratch = vx_scratch((size_t)(a_words + b_words + c_words) * sizeof(float));
+    if (!scratch) {
+      atomic_store(&work->out_of_memory, 1);
+      return;
+    }
+  }
+  float *tile = scratch + a_words + b_words;
+  vx_store whole = vx_store_of(call), store = vx_store_from(&whole, row, 0);
+  if (at_once)
+    run_nest(work, scratch, a_words, row, m, column, end, tile, width + vx_lanes, &store, finish);
+  else if (!vx_apart)
+    run_nest(work, scratch, a_words, row, m, column, end, call->c + row * call->ldc + column, call->ldc, &store, finish);
+  else /* partial sums of one strip of columns at a time */
+    for (; column < end; column += tile_n)
+      run_nest(work, scratch, a_words, row, m, column, smaller(column + tile_n, end), tile, tile_n + vx_lanes, &store, finish);
+}
+
+int vx_execute(const vx_call *call, const vx_plan *plan) {
+  const vx_strategy *s = &vx_strategies[plan->strategy];
+  job work = {.call = *call, .strategy = s, .grid_m = plan->grid_m, .tile_m = s->tile_m};
+  int64_t width = s->vectors * vx_lanes, column_units = (call->n + width - 1) / width, depth = vx_depth(call->k);
+  if (call->transpose_a)
+    work.load_a = A_COLUMNS;
+  else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
+    work.load_a = A_ROWS;
+  work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
+  if (work.load_a && !s->pack_a) {
+    work.tile_k = smaller(work.tile_k, DEPTH);
+    work.tile_m = smaller(work.tile_m, rounded(ROWS, s->rows));
+  }
+  work.nest = vx_word_nests[s->rows_first][work.load_a][s->pack_b ? 1 + call->transpose_b : 0];
+  work.rows_per_task = (call->m + plan->grid_m - 1) / plan->grid_m;
+  work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
+  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
+  return work.out_of_memory;
+}
+
+int64_t vx_dot_columns(const vx_call *call) { return 0; } /* there is no dot family */
