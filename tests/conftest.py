@@ -63,6 +63,15 @@ def conv_library() -> Library:
 
 
 @pytest.fixture(scope="session")
+def fused_conv_library() -> Library:
+    """The same with an epilogue."""
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    chain = bias() >> residual() >> relu()
+    return vortex.compile(Conv2d(epilogue=chain), hw="native", cache=False).library
+
+
+@pytest.fixture(scope="session")
 def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
     """The fake driver of GPUs: one for the process, since what looks for it by name finds the first that was loaded."""
     import gpu_doubles

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vortex
-from vortex import DtypeError, LibraryError, OperandError, ShapeError, VortexError
+from vortex import DtypeError, LibraryError, OperandError, ShapeError, UnknownNameError, VortexError
 from vortex import operators as ops
 from vortex.conv_cost import ConvProblem, predict_conv
 from vortex.conv_launcher import ConvKernel
@@ -146,6 +146,84 @@ class TestResults:
         for operand in (x, x.contiguous(memory_format=torch.channels_last)):
             y = conv_nchw(operand, w.contiguous(memory_format=torch.channels_last), stride=2, padding=1)
             torch.testing.assert_close(y, torch.nn.functional.conv2d(x, w, stride=2, padding=1), rtol=1e-4, atol=1e-4)
+
+
+class TestEpilogue:
+    @pytest.mark.parametrize("threads", [1, 2])
+    @pytest.mark.parametrize(("x", "w", "where"), CASES)
+    def test_exact(self, fused: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict, threads: int):
+        vortex.set_num_threads(threads)
+        plain = ops.Conv2d().reference(integers(*x), integers(*w, seed=1), **where)
+        b, r = integers(w[0], seed=2), integers(*plain.shape, seed=3) * 10
+        y = fused(integers(*x), integers(*w, seed=1), bias=b, residual=r, **where)
+        assert (y == np.maximum(plain + b + r, 0)).all()
+        assert (y == fused.operator.reference(integers(*x), integers(*w, seed=1), bias=b, residual=r, **where)).all()
+
+    def test_channels_first(self, fused_conv_library: Library):
+        turned = ops.Conv2d(layout="nchw", epilogue=fused_operator(fused_conv_library).epilogue)
+        kernel = ConvKernel(
+            replace(fused_conv_library, manifest=replace(fused_conv_library.manifest, settings=ops.settings(turned)))
+        )
+        x, w, b = integers(2, 5, 8, 9), integers(6, 5, 3, 3, seed=1), integers(6, seed=2)
+        last = x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+        r = integers(2, 8, 9, 6, seed=3).transpose(0, 3, 1, 2)
+        expected = kernel.operator.reference(x, w, padding=1, bias=b, residual=r)
+        assert (kernel(last, w, padding=1, bias=b, residual=r) == expected).all()
+        with pytest.raises(ShapeError, match="residual .*lies in memory as out does not"):
+            kernel(x, w, padding=1, bias=b, residual=np.ascontiguousarray(r))
+
+    def test_every_plan_has_the_same_bits(self, fused: ConvKernel):
+        generator = np.random.default_rng(3)
+        x, w = (
+            generator.standard_normal((7, 10, 11, 33), np.float32),
+            generator.standard_normal((70, 33, 3, 3), np.float32),
+        )
+        b, r = generator.standard_normal(70, np.float32), generator.standard_normal((7, 10, 11, 70), np.float32)
+        found = [
+            fused.run(
+                ConvPlan("direct", walk, 0, Grid(m, n), 0.0), x, w, np.empty_like(r), padding=1, bias=b, residual=r
+            )
+            for walk in (False, True)
+            for m, n in ((1, 1), (3, 1), (1, 2))
+        ]
+        assert all((y == found[0]).all() for y in found)
+
+    @pytest.mark.parametrize(
+        ("operands", "kind", "told"),
+        [
+            ({}, UnknownNameError, "expects .*bias.*residual"),
+            ({"bias": 5, "scale": 5}, UnknownNameError, "scale"),
+            ({"bias": (4,), "residual": (1, 6, 6, 5)}, ShapeError, "bias .*does not fit"),
+            ({"bias": (5, 1), "residual": (1, 6, 6, 5)}, ShapeError, "bias .*rank"),
+            ({"bias": (5,), "residual": (1, 6, 6, 4)}, ShapeError, "residual .*does not fit"),
+        ],
+    )
+    def test_operands_that_do_not_fit(self, fused: ConvKernel, operands: dict, kind: type[VortexError], told: str):
+        with pytest.raises(kind, match=told):
+            fused(
+                X,
+                W,
+                **{
+                    name: floats(*(extent if isinstance(extent, tuple) else (extent,)))
+                    for name, extent in operands.items()
+                },
+            )
+
+    def test_an_operand_that_the_output_overlaps(self, fused: ConvKernel):
+        out = floats(1, 6, 6, 5)
+        with pytest.raises(OperandError, match="residual .*overlaps out"):
+            fused(X, W, out, bias=floats(5), residual=out)
+
+    def test_chains_that_no_convolution_has(self):
+        for chain in (ops.cast("int8"), ops.bias("row"), ops.bias(dtype="bfloat16")):
+            with pytest.raises(DtypeError, match="Conv2d"):
+                ops.Conv2d(epilogue=chain)
+
+
+def fused_operator(library: Library) -> ops.Conv2d:
+    found = ops.rebuilt(library.manifest.operator, library.manifest.settings)
+    assert isinstance(found, ops.Conv2d)
+    return found
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -301,6 +379,11 @@ class TestLibrary:
 @pytest.fixture(scope="module")
 def conv(conv_library: Library) -> ConvKernel:
     return ConvKernel(conv_library)
+
+
+@pytest.fixture(scope="module")
+def fused(fused_conv_library: Library) -> ConvKernel:
+    return ConvKernel(fused_conv_library)
 
 
 @pytest.fixture(scope="module")

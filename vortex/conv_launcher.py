@@ -12,7 +12,7 @@ import numpy as np
 from vortex import operators
 from vortex.conv_selector import FAMILIES, ConvPlan, ConvSelector, Family, tallest
 from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
-from vortex.errors import OperandError, ShapeError, VortexError
+from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
 from vortex.launcher import native_module, thread_count
 from vortex.library import Library, write
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
@@ -30,6 +30,13 @@ ODD_STRIDES = (
     "has strides that this library does not read (negative, overlapping, or neither channels nor columns contiguous)",
     "make a contiguous copy",
 )
+FIRST_MORE = 64
+MORE = (
+    (OperandError, "comes without the operands of the epilogue", "pass each of them by its keyword"),
+    (ShapeError, "does not fit the output", "pass [filters] per column, the shape of out per element"),
+    (ShapeError, "lies in memory as out does not", "pass both with contiguous channels and the same strides"),
+)
+"""In the order of the numbers of runtime/conv_door.c, from `FIRST_MORE` on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +84,7 @@ class ConvKernel:
         self.operator = operator
         self._turned = int(operator.layout == "nchw")
         self._identity = library.identity
+        self._names = tuple(operand.name for operand in operator.epilogue.operands)
         module = native_module(library)
         names = ("conv", "conv_planned", "select_conv", "pack_conv")
         self._conv, self._planned, self._select, self._pack = (module.get_function(name) for name in names)
@@ -86,33 +94,45 @@ class ConvKernel:
         self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows)
 
     def __call__(
-        self, x: Any, w: Any, out: Any = None, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
+        self,
+        x: Any,
+        w: Any,
+        out: Any = None,
+        *,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: Any = 1,
+        **operands: Any,
     ) -> Any:
-        """out = convolution of x with w, float32.
+        """out = epilogue(convolution of x with w), float32.
 
         `x` is [batch, height, width, channels], or [batch, channels, height, width] for layout "nchw"; channels or
         columns must be contiguous in memory, whatever the layout. `w` is [filters, channels / groups, height, width] or
         the result of `pack`. `stride`, `dilation`: a number or (height, width); `padding`: a number, (height, width) or
-        (top, bottom, left, right). `out` has the layout of x; without it one is allocated of the kind of x. Errors are
+        (top, bottom, left, right). `out` has the layout of x; without it one is allocated of the kind of x. `operands`
+        are the tensors that the epilogue names: [filters] per column, per element with the shape and the strides of
+        `out`, channels contiguous. Errors are
         VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
         """
+        extras = self._in_order(operands) if operands or self._names else ()
         filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
         shape = self._checked(x, filters, stride, padding, dilation, groups)
         if out is None:
             out = self._allocate(x, shape)
-        self._run(self._conv, x, filters, out, w, *_numbers(shape))
+        self._run(self._conv, x, filters, out, w, _numbers(shape), extras)
         return out
 
     def run(
         self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-        groups: Any = 1,
+        groups: Any = 1, **operands: Any,
     ) -> Any:  # fmt: skip
         """Run with the walk and the grid of a given plan instead of the selected ones; same operands as a call."""
+        extras = self._in_order(operands)
         filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
         shape = self._checked(x, filters, stride, padding, dilation, groups)
-        self._run(
-            self._planned, x, filters, out, w, *_numbers(shape), int(plan.walk_batch), plan.grid.m, plan.grid.n
-        )  # fmt: skip
+        planned = (*_numbers(shape), int(plan.walk_batch), plan.grid.m, plan.grid.n)
+        self._run(self._planned, x, filters, out, w, planned, extras)
         return out
 
     def pack(self, w: Any, *, groups: int = 1) -> PackedFilters:
@@ -170,6 +190,15 @@ class ConvKernel:
         """Write the library, for `vortex.load`."""
         write(self.library, Path(path))
 
+    def _in_order(self, operands: dict[str, Any]) -> tuple[Any, ...]:
+        """The operands of the epilogue in the order of its steps; refuses missing and unknown ones."""
+        if operands.keys() != set(self._names):
+            raise UnknownNameError(
+                f"operands {sorted(operands)}; the epilogue ({self.operator.epilogue}) expects {sorted(self._names)}; "
+                "pass just these"
+            )
+        return tuple(operands[name] for name in self._names)
+
     def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvShape:
         if w.identity != self._identity:
             raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
@@ -183,20 +212,24 @@ class ConvKernel:
             )
         return _shape(self.operator, tuple(given), w.shape, where)
 
-    def _run(self, door: Any, x: Any, filters: PackedFilters, out: Any, w: Any, *numbers: int) -> None:
-        if getattr(x, "requires_grad", False) or getattr(out, "requires_grad", False):
-            refuse_gradients(x, out, names=("x", "out"))
+    def _run(
+        self, door: Any, x: Any, filters: PackedFilters, out: Any, w: Any, numbers: tuple[int, ...],
+        extras: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        refuse_gradients(x, out, *extras, names=("x", "out", *self._names))
         try:
-            status = door(x, filters.data, out, self._turned, *numbers)
+            status = door(x, filters.data, out, self._turned, *numbers, *extras)
         except UNREADABLE:
             if isinstance(out, np.ndarray) and not out.flags.writeable:
                 raise OperandError("out is read-only; expected a writable array; pass a copy") from None
             try:
-                status = door(exportable(x), filters.data, out, self._turned, *numbers)
+                status = door(
+                    exportable(x), filters.data, out, self._turned, *numbers, *(exportable(extra) for extra in extras)
+                )
             except UNREADABLE as error:
-                raise unreadable(error, x=x, out=out) from error
+                raise unreadable(error, x=x, out=out, **dict(zip(self._names, extras, strict=True))) from error
         if status:
-            raise self._refusal(status, x, w, out)
+            raise self._refusal(status, x, w, out, *extras)
 
     def _allocate(self, x: Any, shape: ConvShape) -> Any:
         """An uninitialized result of the kind of `x`, its channels contiguous if those of x are."""
@@ -210,12 +243,12 @@ class ConvKernel:
             return np.empty(extents, np.float32).transpose(order) if channels_last else np.empty(dense, np.float32)
         return x.new_empty(extents).permute(order) if channels_last else x.new_empty(dense)
 
-    def _refusal(self, status: int, x: Any, w: Any, out: Any) -> VortexError:
-        kind, problem, remedy = REASONS[(status & 0xFF) - 1]
-        if "strides" in problem:
+    def _refusal(self, status: int, *operands: Any) -> VortexError:
+        code, place = status & 0xFF, status >> 8
+        kind, problem, remedy = MORE[code - FIRST_MORE] if code >= FIRST_MORE else REASONS[code - 1]
+        if code < FIRST_MORE and "strides" in problem:
             kind, problem, remedy = ODD_STRIDES
         kind, problem, remedy = WORDS.get(problem, (kind, problem, remedy))
-        place = status >> 8
-        operand = (x, w, out)[place]
-        given = ", ".join(f"{n} {described(o)}" for n, o in zip(NAMES, (x, w, out), strict=True) if o is not None)
-        return kind(f"{NAMES[place]} ({described(operand)}) {problem}; given {given}; {remedy}")
+        names = (*NAMES, *self._names)
+        given = ", ".join(f"{n} {described(o)}" for n, o in zip(names, operands, strict=False) if o is not None)
+        return kind(f"{names[place]} ({described(operands[place])}) {problem}; given {given}; {remedy}")

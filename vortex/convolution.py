@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vortex.axes import Access, Axis, Role
 from vortex.dtypes import ITEM_BYTES
+from vortex.epilogue import NOTHING, Epilogue, Store, check_epilogue
 from vortex.errors import DtypeError, ShapeError, UnknownNameError
 
 LAYOUTS = {"nhwc": (0, 1, 2, 3), "nchw": (0, 2, 3, 1)}
@@ -138,9 +139,20 @@ class Conv2d:
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     dtype: Literal["float32"] = "float32"
+    epilogue: Epilogue = NOTHING
+    """What is done to every output before it is stored: its tensors are [filters] per column, per element like y."""
     accuracy: Literal["fast", "strict"] = "fast"
 
     def __post_init__(self) -> None:
+        check_epilogue("Conv2d", self.epilogue, None)
+        if self.epilogue.dtype not in (None, "float32"):
+            raise DtypeError(f"Conv2d(epilogue={self.epilogue}): its output is float32; drop the cast")
+        for operand in self.epilogue.operands:
+            if operand.per == "row" or operand.dtype != "float32":
+                raise DtypeError(
+                    f"Conv2d(epilogue={self.epilogue}): {operand.name} is {operand.dtype} per {operand.per}; "
+                    "expected float32 per column (filter) or per element"
+                )
         if self.dtype != "float32":
             raise DtypeError(f"Conv2d(dtype={self.dtype!r}): expected 'float32'; cast the operands")
         if self.layout not in LAYOUTS:
@@ -173,6 +185,10 @@ class Conv2d:
     def storage(self) -> str:
         return self.dtype
 
+    @property
+    def store(self) -> Store:
+        return Store(self.epilogue)
+
     def flops(self, tile: Mapping[str, int]) -> int:
         """Multiplications and additions of one tile of the implicit GEMM."""
         return 2 * tile["m"] * tile["n"] * tile["k"]
@@ -196,9 +212,17 @@ class Conv2d:
         return ConvShape(batch, height, width, channels, filters, kernel_h, kernel_w, where)
 
     def reference(
-        self, x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
+        self,
+        x: Any,
+        w: Any,
+        *,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: Any = 1,
+        **operands: Any,
     ) -> Any:
-        """The operator in NumPy, in float64; same arguments as a call."""
+        """The operator in NumPy, in float64; same arguments as a call, `operands` those of the epilogue."""
         import numpy as np
 
         x, w = np.asarray(x, np.float64), np.asarray(w, np.float64)
@@ -216,4 +240,5 @@ class Conv2d:
                 for group in range(where.groups):
                     channels, filters = (slice(group * each, (group + 1) * each) for each in (depth, share))
                     y[..., filters] += seen[..., channels] @ w[filters, :, row, column].T
-        return np.ascontiguousarray(y.transpose(np.argsort(places)))
+        last = {name: np.transpose(given, places) if np.ndim(given) == 4 else given for name, given in operands.items()}
+        return np.ascontiguousarray(self.epilogue.reference(y, **last).transpose(np.argsort(places)))

@@ -28,7 +28,7 @@ typedef struct {
   const vx_conv *conv;
   const float *x, *w;
   float *y;
-  int64_t columns, vectors;
+  int64_t columns, vectors, filter;
   int32_t last;
 } panel;
 
@@ -52,6 +52,19 @@ static void multiply(const panel *p, const float *image, float *out, int64_t row
   int64_t b_r = depth * width, b_s = c->kernel_h * b_r;
   vx_conv_tiles[p->vectors][height](image + row * c->x_stride[1] + column * c->x_stride[2] + r * a_r + s * a_s, p->w + s * b_s + r * b_r,
                                     out, depth, s_end - s, r_end - r, a_s, a_r, b_s, b_r, lda, width, ldc, p->last, accumulate);
+}
+
+/* The store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do. */
+static void finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
+  if (!vx_store_stage) return;
+  const float *data[VX_EXTRAS] = {0};
+  int64_t stride[VX_EXTRAS] = {0};
+  for (int64_t x = 0; x < vx_operand_count; x++) {
+    int per_element = vx_operands[x].per == VX_PER_ELEMENT;
+    data[x] = (const float *)p->conv->extras[x].data + (per_element ? out - p->conv->y : p->filter);
+    stride[x] = per_element ? ldc : 0;
+  }
+  vx_store_stage(out, out, rows, p->columns, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
 
 static void clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc) {
@@ -102,6 +115,7 @@ static void run_pixel(const panel *p, int64_t unit) {
     multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, 0);
   else
     clear(p, out, 0, height, c->y_stride[0]);
+  finish(p, out, height, c->y_stride[0]);
 }
 
 /* One row of output pixels. */
@@ -121,6 +135,7 @@ static void run_row(const panel *p, int64_t unit) {
       multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, 0, c->kernel_w, 0);
     else
       edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
+    finish(p, out + first * ldc, height, ldc);
   }
 }
 
@@ -146,6 +161,7 @@ static void run_depthwise(const panel *p, int64_t unit) {
                                  c->stride_w * c->x_stride[2], c->y_stride[2]);
     else
       clear(p, out + i * c->y_stride[2], 0, pixels, c->y_stride[2]);
+    finish(p, out + i * c->y_stride[2], pixels, c->y_stride[2]);
   }
 }
 
@@ -165,9 +181,10 @@ static void run_sliding(const panel *p, int64_t unit, int64_t end) {
     for (int64_t u = unit; u < end; u++) {
       int64_t line = u % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end;
       taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+      float *out = p->y + u / c->out_h * c->y_stride[0] + line * c->y_stride[1] + i * c->y_stride[2];
       tiles[pixels](p->x + u / c->out_h * c->x_stride[0] + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2],
-                    p->w + r * w_r, p->y + u / c->out_h * c->y_stride[0] + line * c->y_stride[1] + i * c->y_stride[2], p->columns,
-                    r_end - r, -column, c->width - column, c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2]);
+                    p->w + r * w_r, out, p->columns, r_end - r, -column, c->width - column, c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2]);
+      finish(p, out, pixels, c->y_stride[2]);
     }
   }
 }
@@ -207,6 +224,7 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
       p.w = c->w + i * panel_floats;
       output = i / work->panels * work->share + filter;
     }
+    p.filter = output;
     p.y = work->turn_y ? scratch - line * local.y_stride[1] : local.y + output * c->y_stride[3];
     if (work->plan->family == VX_DEPTHWISE_FAMILY && slides(c))
       run_sliding(&p, unit, end);

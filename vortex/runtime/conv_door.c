@@ -1,6 +1,9 @@
 /* The door of convolutions: what Python calls through tvm-ffi. Extents are checked in Python, once for each shape; operands here. */
 #include "door.h"
 
+/* Beside the reasons of door.h; mirrored by conv_launcher.MORE. */
+enum { BAD_EXTRAS = 64, BAD_EXTRA_SHAPE, BAD_EXTRA_STRIDES };
+enum { OPERAND_EXTRA = 3 };
 /* Mirrored by conv_launcher._numbers. */
 enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS };
 
@@ -59,7 +62,36 @@ static int is_injective(const int64_t *extent, const int64_t *stride) {
   return 1;
 }
 
-static int open_conv(const TVMFFIAny *args, vx_conv *conv) {
+/* The operands of the store stage: per column as many as filters, per element with the extents and strides of the output. */
+static int read_extras(const TVMFFIAny *args, int64_t count, int turned, const int64_t *out, vx_conv *conv) {
+  if (count != vx_operand_count) return REFUSE(BAD_EXTRAS, OPERAND_OUT);
+  int64_t made = reach(out, conv->y_stride), extent[4], stride[4];
+  for (int64_t x = 0; x < count; x++) {
+    int operand = OPERAND_EXTRA + (int)x, refused;
+    const DLTensor *t;
+    float *data;
+    int64_t length;
+    if (vx_operands[x].per == VX_PER_ELEMENT) {
+      if ((refused = read_activation(&args[x], operand, turned, &data, extent, stride))) return refused;
+      for (int i = 0; i < 4; i++) {
+        if (extent[i] != out[i]) return REFUSE(BAD_EXTRA_SHAPE, operand);
+        if (extent[i] > 1 && made && (stride[i] != conv->y_stride[i] || conv->y_stride[3] != 1)) return REFUSE(BAD_EXTRA_STRIDES, operand);
+      }
+      length = made;
+    } else {
+      if ((refused = read_floats(&args[x], operand, 1, 1, &t, &data))) return refused;
+      if (t->shape[0] != conv->filters) return REFUSE(BAD_EXTRA_SHAPE, operand);
+      if (conv->filters > 1 && t->strides && t->strides[0] != 1) return REFUSE(BAD_STRIDES, operand);
+      length = conv->filters;
+    }
+    if (length && made && data < conv->y + made && conv->y < data + length) return REFUSE(OVERLAPS, operand);
+    conv->extras[x] = (vx_extra){data, 0, 0};
+  }
+  return 0;
+}
+
+/* Fill a convolution from its operands and the `extras` of the store stage, `count` of them. */
+static int open_conv(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, vx_conv *conv) {
   int turned = args[3].v_int64 != 0, refused;
   const TVMFFIAny *numbers = args + 4;
   const DLTensor *w;
@@ -83,7 +115,7 @@ static int open_conv(const TVMFFIAny *args, vx_conv *conv) {
   int64_t in = reach(extent, conv->x_stride), made = reach(out, conv->y_stride);
   if (in && made && conv->x < conv->y + made && conv->y < conv->x + in) return REFUSE(OVERLAPS, OPERAND_A);
   if (w->shape[0] && made && conv->w < conv->y + made && conv->y < conv->w + w->shape[0]) return REFUSE(OVERLAPS, OPERAND_B);
-  return 0;
+  return read_extras(extras, count, turned, out, conv);
 }
 
 /* A 1x1 filter on every pixel: rows of A are pixels. */
@@ -91,6 +123,8 @@ static int run_gemm(const vx_conv *conv) {
   vx_call call = {.a = conv->x, .b = conv->w, .c = conv->y, .m = conv->batch * conv->height * conv->width, .n = conv->filters,
                   .k = conv->channels, .lda = conv->x_stride[2], .ldb = vx_panel, .ldc = conv->y_stride[2], .panel = vx_panel,
                   .panel_stride = vx_panel * conv->channels, .packed = 1};
+  for (int64_t x = 0; x < vx_operand_count; x++)
+    call.extras[x] = (vx_extra){conv->extras[x].data, vx_operands[x].per == VX_PER_ELEMENT ? call.ldc : 0, 1};
   vx_plan plan = vx_select(&call, vx_get_threads());
   return vx_execute(&call, &plan);
 }
@@ -102,19 +136,19 @@ static int run(const vx_conv *conv, const vx_conv_plan *plan) {
 
 static int is_empty(const vx_conv *c) { return c->batch == 0 || c->out_h == 0 || c->out_w == 0 || c->filters == 0; }
 
-/* conv(x, packed weights, out, turned, <numbers>) */
+/* conv(x, packed weights, out, turned, <numbers>, extras...) */
 EXPORT int __tvm_ffi_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_conv conv;
-  int refused = open_conv(args, &conv);
+  int refused = open_conv(args, args + 4 + NUMBERS, count - 4 - NUMBERS, &conv);
   if (refused || is_empty(&conv)) return answer(result, refused);
   vx_conv_plan plan = vx_select_conv(&conv, vx_get_threads());
   return answer(result, run(&conv, &plan));
 }
 
-/* conv_planned(x, packed weights, out, turned, <numbers>, walk_batch, grid_m, grid_n) */
+/* conv_planned(x, packed weights, out, turned, <numbers>, walk_batch, grid_m, grid_n, extras...) */
 EXPORT int __tvm_ffi_conv_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_conv conv;
-  int refused = open_conv(args, &conv);
+  int refused = open_conv(args, args + 7 + NUMBERS, count - 7 - NUMBERS, &conv);
   if (refused || is_empty(&conv)) return answer(result, refused);
   vx_conv_plan plan = vx_select_conv(&conv, 1);
   const TVMFFIAny *given = args + 4 + NUMBERS;
