@@ -13,7 +13,7 @@ import vortex
 from vortex.affinity import cpu_flags
 from vortex.launcher import GemmKernel
 from vortex.library import Library
-from vortex.operators import Conv2d, Operator
+from vortex.operators import Conv2d, Operator, bias, relu, residual
 from vortex.specs import load_spec, what_if
 
 if TYPE_CHECKING:

@@ -169,7 +169,7 @@ class TestEpilogue:
         r = integers(2, 8, 9, 6, seed=3).transpose(0, 3, 1, 2)
         expected = kernel.operator.reference(x, w, padding=1, bias=b, residual=r)
         assert (kernel(last, w, padding=1, bias=b, residual=r) == expected).all()
-        with pytest.raises(ShapeError, match="residual .*lies in memory as out does not"):
+        with pytest.raises(ShapeError, match=r"residual .*lies in memory as out does not"):
             kernel(x, w, padding=1, bias=b, residual=np.ascontiguousarray(r))
 
     def test_every_plan_has_the_same_bits(self, fused: ConvKernel):
@@ -192,7 +192,7 @@ class TestEpilogue:
         ("operands", "kind", "told"),
         [
             ({}, UnknownNameError, "expects .*bias.*residual"),
-            ({"bias": 5, "scale": 5}, UnknownNameError, "scale"),
+            ({"bias": (5,), "scale": (5,)}, UnknownNameError, "scale"),
             ({"bias": (4,), "residual": (1, 6, 6, 5)}, ShapeError, "bias .*does not fit"),
             ({"bias": (5, 1), "residual": (1, 6, 6, 5)}, ShapeError, "bias .*rank"),
             ({"bias": (5,), "residual": (1, 6, 6, 4)}, ShapeError, "residual .*does not fit"),
@@ -200,18 +200,11 @@ class TestEpilogue:
     )
     def test_operands_that_do_not_fit(self, fused: ConvKernel, operands: dict, kind: type[VortexError], told: str):
         with pytest.raises(kind, match=told):
-            fused(
-                X,
-                W,
-                **{
-                    name: floats(*(extent if isinstance(extent, tuple) else (extent,)))
-                    for name, extent in operands.items()
-                },
-            )
+            fused(X, W, **{name: floats(*extents) for name, extents in operands.items()})
 
     def test_an_operand_that_the_output_overlaps(self, fused: ConvKernel):
         out = floats(1, 6, 6, 5)
-        with pytest.raises(OperandError, match="residual .*overlaps out"):
+        with pytest.raises(OperandError, match=r"residual .*overlaps out"):
             fused(X, W, out, bias=floats(5), residual=out)
 
     def test_chains_that_no_convolution_has(self):
