@@ -110,6 +110,11 @@ class TestCompile:
 
 @needs.a_compiler
 class TestExplain:
+    def test_an_operator_without_plans(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("vortex.api.compile", lambda *arguments, **named: object())
+        assert run(["explain", "conv2d", "--shape", "1,2,3"]) != 0
+        assert "conv2d has no plans by M,N,K" in capsys.readouterr().err
+
     def test_prints_plan_and_rivals(self, compiled: object, capsys: pytest.CaptureFixture[str]):
         assert run(["explain", "gemm", "--hw", "native", "--shape", "105,1024,12544", "--threads", "1"]) == 0
         told = capsys.readouterr().out

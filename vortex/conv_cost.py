@@ -18,6 +18,8 @@ from vortex.rates import Rates
 TAP_ISSUES = 20.0
 """Multiply-adds in whose time L0 goes from one tap to the next; counted in its machine code."""
 
+DEPTHWISE_TAP = 1.6
+"""Multiply-adds in whose time a depthwise tile takes one vector through one tap."""
 DEPTHWISE_ISSUES = 6.0
 """Multiply-adds in whose time a depthwise tile clears and stores one vector."""
 
@@ -121,7 +123,7 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     direct = waves * (busy + exposed(ops, traffic, busy)) + start
 
     outputs = units * per_unit * height / p.grid_m * ops.ceil(p.filters / rates.lanes - EPSILON) / p.grid_n
-    each = ops.name("each", outputs * (p.seen + DEPTHWISE_ISSUES) * rates.multiply_add)
+    each = ops.name("each", outputs * (p.seen * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)
     moved = (p.input_bytes + 2.0 * FLOAT * p.batch * p.out_h * p.out_w * p.filters) / p.active * source
     depthwise = ops.where(walks, NEVER, waves * (each + exposed(ops, moved, each)) + start)
     total = ops.where(p.depthwise > 0.5, depthwise, direct)

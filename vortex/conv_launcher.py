@@ -93,6 +93,11 @@ class ConvKernel:
         rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
         self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows)
 
+    @property
+    def strategies(self) -> tuple[Any, ...]:
+        """Those of the GEMM that a 1x1 filter is; the direct and the depthwise family have a walk and a grid."""
+        return self.manifest.strategies
+
     def __call__(
         self,
         x: Any,

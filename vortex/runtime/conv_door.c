@@ -73,10 +73,10 @@ static int read_extras(const TVMFFIAny *args, int64_t count, int turned, const i
     int64_t length;
     if (vx_operands[x].per == VX_PER_ELEMENT) {
       if ((refused = read_activation(&args[x], operand, turned, &data, extent, stride))) return refused;
-      for (int i = 0; i < 4; i++) {
+      for (int i = 0; i < 4; i++)
         if (extent[i] != out[i]) return REFUSE(BAD_EXTRA_SHAPE, operand);
+      for (int i = 0; i < 4; i++)
         if (extent[i] > 1 && made && (stride[i] != conv->y_stride[i] || conv->y_stride[3] != 1)) return REFUSE(BAD_EXTRA_STRIDES, operand);
-      }
       length = made;
     } else {
       if ((refused = read_floats(&args[x], operand, 1, 1, &t, &data))) return refused;
