@@ -151,8 +151,6 @@ def explain(
         raise typer.BadParameter(f"{operator} has no M,N,K; only gemm is explained here", param_hint="OPERATOR")
     with progress_bar(f"compiling {operator} for {hw}") as progress:
         kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
-    if not hasattr(kernel, "explain"):
-        raise typer.BadParameter(f"{operator} has no plans by M,N,K; expected gemm", param_hint="OPERATOR")
     operands: dict[str, Any] = {"packed": packed, "threads": threads}
     if kernel.manifest.hardware.get("kind") == "gpu":
         if packed or threads:
