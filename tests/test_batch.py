@@ -19,9 +19,11 @@ from vortex.batch_launcher import BatchGemmKernel
 from vortex.batch_operands import BATCH_REASONS
 from vortex.grouped_launcher import GroupedGemmKernel, alike_groups
 from vortex.library import Library, read, write
-from vortex.operators import BatchGemm, GroupedGemm
+from vortex.operators import BatchGemm, Gemm, GroupedGemm, compiled_as
 from vortex.operators import settings as fields_of
+from vortex.rkernel import Loop, decompose
 from vortex.selector import Grid, OperandB, Shape
+from vortex.specs import load_spec
 
 RUNTIME = Path(vortex.__file__).parent / "runtime"
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
@@ -369,6 +371,34 @@ def test_reasons_mirror_the_door() -> None:
     block = re.search(r"enum \{\s*NOT_A_TENSOR = 1,(.*?)\};", (RUNTIME / "door.h").read_text(), re.S)
     assert block is not None
     assert len(block[1].split(",")) + 1 == len(BATCH_REASONS)
+
+
+def test_one_library_of_the_cache_serves_all_three(monkeypatch: pytest.MonkeyPatch, library_path: Path) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("vortex.api._build", lambda operator, *rest: asked.append(operator) or read(library_path))
+    kernels = [vortex.compile(operator, cache=False) for operator in (BatchGemm(transpose_a=True), GroupedGemm())]
+    assert asked == [Gemm(), Gemm()]
+    assert [type(kernel) for kernel in kernels] == [BatchGemmKernel, GroupedGemmKernel]
+    assert kernels[0].operator == BatchGemm(transpose_a=True)
+
+
+def test_gpus_are_refused() -> None:
+    with pytest.raises(DeviceError, match="CPUs alone"):
+        vortex.compile(BatchGemm(), hw="a100", cache=False)
+
+
+def test_many_small_products_are_worth_two_threads(bmm: BatchGemmKernel) -> None:
+    """Entering a nest for each of them is most of the time."""
+    assert bmm.plan(192, 5, 64, 5, threads=2).workers == 2
+
+
+@pytest.mark.parametrize("operator", [BatchGemm(), GroupedGemm()])
+def test_batch_axes_are_of_the_outermost_level(operator: BatchGemm | GroupedGemm) -> None:
+    spec = load_spec("epyc-zen4")
+    low, middle, outer = decompose(operator, spec).levels
+    assert outer.loops[0] == (operator.axes[0].name, Loop.PARALLEL)
+    assert len(low.loops) == len(middle.loops) == 3
+    assert compiled_as(operator) == Gemm()
 
 
 def test_what_a_tile_costs() -> None:

@@ -58,6 +58,7 @@ class TestWholeCommand:
             "explain gemm",
             "explain gemm --shape 1,2",
             "explain gemm --shape 1,2,x",
+            "explain batch_gemm --shape 1,2,3",
             "explain gemm --shape 1,-2,3",
             "explain gemm --shape 1,2,3 --threads 0",
             "explain reduce --shape 1,2,3",

@@ -116,18 +116,35 @@ def compile(
     if dtype is not None:
         operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
     report = progress or (lambda what, share: None)
+    _check_device(operator, spec)
+    built_for = operators.compiled_as(operator)
     if not cache:
-        return _opened(_build(operator, spec, report))
-    store, key = library_cache(), cache_key(operator, spec)
+        return _opened(_serving(operator, _build(built_for, spec, report)))
+    store, key = library_cache(), cache_key(built_for, spec)
     with store.lock(key):
         library = _cached(store.get(key))
         if library is None:
-            library = _build(operator, spec, report)
+            library = _build(built_for, spec, report)
             with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                 built = Path(folder) / "built.vortex"
                 _write(library, built)
                 store.put(key, built)
-    return _opened(library)
+    return _opened(_serving(operator, library))
+
+
+def _check_device(operator: operators.Operator, spec: Spec) -> None:
+    from vortex.hardware import HardwareSpec
+
+    if operator.name in LAUNCHERS and not isinstance(spec, HardwareSpec):
+        raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
+
+
+def _serving(operator: operators.Operator, library: Library[Any] | GpuLibrary) -> Library[Any] | GpuLibrary:
+    """The library as that of `operator`: one of single products has the doors of batched and grouped ones too."""
+    if not isinstance(library, Library) or library.manifest.operator == operator.name:
+        return library
+    fields = operators.settings(operator)
+    return replace(library, manifest=replace(library.manifest, operator=operator.name, settings=fields))
 
 
 def _cached(path: Path | None) -> Library[Any] | GpuLibrary | None:
@@ -212,8 +229,6 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
             from vortex import compiler
 
             return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
-        if operator.name in LAUNCHERS:
-            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
         from vortex import gpu_compiler
 
         return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))

@@ -120,12 +120,13 @@ def _check_folder(output: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
 
 
-def _extents(text: str) -> tuple[int, int, int]:
-    parts = text.lower().replace("x", ",").split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r}; expected M,N,K, such as 105,1024,12544", param_hint="--shape")
-    m, n, k = (int(part) for part in parts)
-    return m, n, k
+def _extents(text: str, operator: str) -> tuple[int, ...]:
+    """M, N and K of a product; of a batch the number of products before them."""
+    parts, batched = text.lower().replace("x", ",").split(","), operator == "batch_gemm"
+    if len(parts) != 3 + batched or not all(part.strip().isdigit() for part in parts):
+        expected = "BATCH,M,N,K, such as 192,128,128,64" if batched else "M,N,K, such as 105,1024,12544"
+        raise typer.BadParameter(f"{text!r}; expected {expected}", param_hint="--shape")
+    return tuple(int(part) for part in parts)
 
 
 @app.command()
@@ -144,11 +145,13 @@ def explain(
     dtype: Dtype = "float32",
 ) -> None:
     """Show what would run for a shape, what each part costs, and why the rivals lost."""
-    shapes = [_extents(text) for text in shape]
+    shapes = [_extents(text, operator) for text in shape]
     from vortex import api, operators
 
-    if operators.named(operator).name != "gemm":
-        raise typer.BadParameter(f"{operator} has no M,N,K; only gemm is explained here", param_hint="OPERATOR")
+    if operators.named(operator).name not in ("gemm", "batch_gemm"):
+        raise typer.BadParameter(
+            f"{operator} has no M,N,K; gemm and batch_gemm are explained here", param_hint="OPERATOR"
+        )
     with progress_bar(f"compiling {operator} for {hw}") as progress:
         kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
     operands: dict[str, Any] = {"packed": packed, "threads": threads}

@@ -125,6 +125,8 @@ NEVER = 1e30
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 FLOAT = 4.0
+ENTRY = 0.6
+"""Share of an empty call that one more task takes until it is in its L1 nest: all that it divides and looks up."""
 
 
 def micro_kernel(
@@ -205,7 +207,8 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value, waves
     load = ops.name("dot_load", FLOAT * share * k * source + again)
     turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
     once = compute + exposed(ops, load, compute)
-    return waves * once + ops.where(columns > 1.5, turning, 0.0), possible
+    turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
+    return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
 
 
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -314,7 +317,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
     parts = ops.name("parts", adding(ops, rates, p))
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
-    outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
+    entering = (waves - 1.0) * (ENTRY * rates.call)  # the first is part of the call
+    outer = ops.where(accepted > 0.5, waves * task + entering + start + parts, NEVER)
     dot, possible = dot_products(ops, rates, p, source, waves)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning

@@ -267,6 +267,11 @@ def prologue_of(operator: Operator) -> Epilogue:
     return found if isinstance(found, Epilogue) else NOTHING
 
 
+def compiled_as(operator: Operator) -> Operator:
+    """The operator whose library serves this one: batched and grouped products run on that of single ones."""
+    return Gemm(operator.dtype) if isinstance(operator, BatchGemm | GroupedGemm) else operator
+
+
 def settings(operator: Operator) -> dict[str, Any]:
     """The fields of an operator as JSON knows them: what a library remembers."""
     return {
