@@ -14,7 +14,8 @@ from emulator import TIMINGS, EmulationError, Record, Statistics, TensorMap, Wor
 from numpy.typing import NDArray
 
 from vortex.codegen import cuda_reduce, tensor_core_hopper
-from vortex.codegen.cuda import prelude, reduction, source, split_args
+from vortex.codegen.cuda import reduction, source, split_args
+from vortex.codegen.cuda_form import PLAIN, Form
 from vortex.codegen.cuda_lower import STORED, KernelSource
 from vortex.epilogue import Store, cast
 from vortex.gpu_candidates import Backend, Variant
@@ -62,12 +63,12 @@ class Unit:
     kernels: tuple[tuple[Variant, KernelSource], ...]
 
 
-def unit(variants: Sequence[Variant], arch: str, store: Store | None = None) -> Unit:
+def unit(variants: Sequence[Variant], arch: str, form: Form = PLAIN) -> Unit:
     """Sources as they are compiled for a device, with the kernels that add partial sums up."""
-    kernels = tuple((variant, source(variant, arch, store)) for variant in variants)
+    kernels = tuple((variant, source(variant, arch, form)) for variant in variants)
     dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants})
-    reductions = [reduction(dtype, arch, store).source for dtype in dtypes]
-    return Unit("\n".join([prelude(store), *(kernel.source for _, kernel in kernels), *reductions]), kernels)
+    reductions = [reduction(dtype, arch, form).source for dtype in dtypes]
+    return Unit("\n".join([form.prelude, *(kernel.source for _, kernel in kernels), *reductions]), kernels)
 
 
 def rounded_up(value: int, to: int) -> int:
@@ -153,10 +154,10 @@ def finished(store: Store, c: Array, alignment: int, tensors: dict[str, Array]) 
 
 
 def check(
-    variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False, store: Store | None = None
+    variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False, form: Form = PLAIN
 ) -> Statistics:
     """Run one case; an AssertionError tells what is wrong with the kernel."""
-    s, random = variant.strategy, np.random.default_rng(case.seed)
+    s, random, store = variant.strategy, np.random.default_rng(case.seed), form.store
     m, n, k = case.m, case.n, case.k
     a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact, leading=case.leading)
     b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=case.exact)
@@ -190,7 +191,7 @@ def check(
         text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], traced=traced, **how
     )
     if splits > 1:
-        adding = reduction(s.dtype, "sm_80", store)
+        adding = reduction(s.dtype, "sm_80", form)
         blocks = -(-m * n // cuda_reduce.COLUMNS)
         run(text, adding.symbol, (blocks,), adding.block, 0, [values[x] for x in adding.args], **how)
     left, right = (x.astype(np.float64) for x in (a.T if variant.transpose_a else a, b.T if variant.transpose_b else b))

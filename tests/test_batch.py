@@ -364,7 +364,9 @@ def test_refused_groups(grouped: GroupedGemmKernel, call: object, kind: type, wo
 def test_operators_refuse_other_dtypes() -> None:
     for operator in (BatchGemm, GroupedGemm):
         with pytest.raises(DtypeError, match="float32"):
-            operator(dtype="float16")  # type: ignore[arg-type]
+            operator(dtype="float64")  # type: ignore[arg-type]
+    with pytest.raises(DtypeError, match="expected float32; cast"):
+        vortex.compile(BatchGemm("float16"), "zen5", cache=False)
 
 
 def test_reasons_mirror_the_door() -> None:

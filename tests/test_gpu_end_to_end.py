@@ -23,8 +23,8 @@ from test_emulation import along_k, cuda_core, hopper, tensor_core
 
 from vortex.codegen import cuda_reduce
 from vortex.codegen.cuda import Emitted, reduction, split_args
+from vortex.codegen.cuda_form import PLAIN, Form, form_of
 from vortex.codegen.gpu_link import emit_door
-from vortex.epilogue import Store
 from vortex.gpu_candidates import Variant
 from vortex.gpu_compiler import laid_out
 from vortex.gpu_fused import FusedGpuGemm
@@ -32,7 +32,7 @@ from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import DOOR, GpuLibrary, GpuManifest, verify
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import GpuSelector
-from vortex.operators import Gemm, finishing, rebuilt, settings
+from vortex.operators import Gemm, Operator, finishing, rebuilt, settings, store_of
 from vortex.specs import load_spec
 
 pytestmark = an_emulator
@@ -50,28 +50,28 @@ AMPERE = (
 HOPPER = tuple(Variant(hopper("float16"), a, b, 16) for a, b in ((False, False), (False, True), (True, False)))
 
 
-def emitted(whole: Unit, store: Store | None = None) -> list[Emitted]:
+def emitted(whole: Unit, form: Form = PLAIN) -> list[Emitted]:
     """As `cuda.emit` tells it, had ptxas run."""
     rows = []
     for variant, kernel in whole.kernels:
         place = (kernel.symbol, "all.cubin")
         rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
         rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
-    reduce = reduction("float16", "sm_80", store)
+    reduce = reduction("float16", "sm_80", form)
     place = (reduce.symbol, "all.cubin")
     rows.append(Emitted(None, *place, reduce.args, reduce.block, reduce.shared_bytes, 20, 0, 0, split=False))
     return rows
 
 
-def assembled(folder: Path, hw: str, whole: Unit, operator: Gemm = HALVES) -> GpuLibrary:
+def assembled(folder: Path, hw: str, whole: Unit, operator: Operator = HALVES, form: Form | None = None) -> GpuLibrary:
     """A library of a few kernels whose machine code is a name only."""
     spec, variants = load_spec(hw), tuple(variant for variant, _ in whole.kernels)
     selector = GpuSelector(variants, rates(spec), block_costs(spec, variants), "computed")
-    rows = emitted(whole, finishing(operator))
+    rows = emitted(whole, form_of(operator))
     kernels, entries = laid_out(variants, rows)
     image = gpu_doubles.cubin([entry.symbol for entry in entries], int(spec.arch[3:5]))
     manifest = GpuManifest(
-        operator="gemm",
+        operator=operator.name,
         settings=settings(operator),
         dtype="float16",
         hardware=spec.model_dump(mode="json"),
@@ -105,6 +105,16 @@ class Finished(ctypes.Structure):
     )
 
 
+class Batches(ctypes.Structure):
+    """How the products of a batch lie (see runtime/gpu_door.h)."""
+
+    _fields_ = (
+        ("inner", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        *((name, ctypes.c_int64 * 2) for name in "abcw"),
+    )
+
+
 def tensor(record: Finished, which: int, dtype: str, m: int, n: int) -> emulator.Workspace:
     """A tensor of an epilogue as the door describes it."""
     element, axes = ELEMENTS[dtype], ((m, record.row[which]), (n, record.column[which]))
@@ -126,7 +136,7 @@ def matrix(address: int, rows: int, columns: int, stride: int, dtype: Any = HALF
 def emulating(library: GpuLibrary, whole: Unit) -> Any:
     """A callback that runs every launch in the emulator with exactly what the driver was given."""
     entries, kernels = library.manifest.entries, library.manifest.kernels
-    store = rebuilt(library.manifest.operator, library.manifest.settings).store
+    store = store_of(rebuilt(library.manifest.operator, library.manifest.settings))
 
     def run(launch: Launch) -> None:
         symbol, is_split = launch.name.decode(), launch.grid[2] > 1
@@ -136,6 +146,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         raw: dict[str, Any] = {}
         for name, address in zip(names, launch.parameters, strict=False):
             kind = {"*": ctypes.c_void_p, "@": Map, "&": Finished}.get(name[0], ctypes.c_int32)
+            kind = Batches if name in ("&batch", "&parts") else kind
             found = kind.from_address(address)
             raw[name] = found if name[0] in "@&" else found.value
         values: list[Any] = []
@@ -145,6 +156,20 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         emulator.run(whole.text, symbol, *extents, values, seed=1)
 
     def operand(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
+        if name in ("&batch", "&parts"):
+            return emulator.Record(tuple(np.frombuffer(raw[name], np.int64).tolist()))
+        one = operand_of_one(name, raw, index, launch)
+        batch = raw.get("&batch", raw.get("&parts"))
+        if batch is None or name[0] != "*":
+            return one
+        steps = list(getattr(batch, name[1].lower()))
+        if name == "*W":
+            steps = list(batch.w)
+        count = batch.first + launch.grid[1]
+        shape = (-(-count // batch.inner), min(batch.inner, count), *one.shape)
+        return np.lib.stride_tricks.as_strided(one, shape, (*steps, *one.strides), writeable=one.flags.writeable)
+
+    def operand_of_one(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
         m, n = raw["M"], raw["N"]
         if name[0] == "&":
             record = raw[name]
@@ -188,7 +213,7 @@ def opened(driver: StubDriver, folder: Path, hw: str, variants: Sequence[Variant
     driver.reset()
     spec = load_spec(hw)
     driver.describe(major=int(spec.arch[3]), minor=int(spec.arch[4]), shared_per_block=spec.shared_per_block_bytes)
-    whole = unit(variants, spec.arch, finishing(operator))
+    whole = unit(variants, spec.arch, form_of(operator))
     library = assembled(folder, hw, whole, operator)
     gemm = (FusedGpuGemm if finishing(operator) else GpuGemm)(library, 0)
     driver.on_launch(emulating(gemm.library, whole))

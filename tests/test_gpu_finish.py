@@ -13,6 +13,7 @@ from test_emulation import across_k, along_k, arch_of, cuda_core, hopper, tensor
 from vortex import operators as ops
 from vortex.codegen import cuda_finish, nvrtc
 from vortex.codegen.cuda import source
+from vortex.codegen.cuda_form import Form
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Variant
@@ -35,7 +36,7 @@ FAMILIES = {
 @cache
 def built(family: str, chain: Epilogue, out: str) -> tuple[Store, Unit]:
     store, variant = Store(chain, "float32", out), FAMILIES[family]
-    return store, unit([variant], arch_of(variant), store)
+    return store, unit([variant], arch_of(variant), Form(store))
 
 
 @an_emulator
@@ -45,7 +46,7 @@ def test_a_chain_on_residues_and_on_partial_sums(family: str, out: str):
     """The second shape has its reduction cut: the kernel that adds up finishes."""
     store, made = built(family, WHOLE, out)
     for case in cases(FAMILIES[family], 2):
-        check(*made.kernels[0], made.text, case, store=store)
+        check(*made.kernels[0], made.text, case, form=Form(store))
 
 
 @an_emulator
@@ -54,7 +55,7 @@ def test_a_chain_on_residues_and_on_partial_sums(family: str, out: str):
 def test_smooth_steps_and_types_of_the_output(chain: Epilogue, out: str):
     store, made = built("tensor_core", chain, out)
     for case in list(cases(FAMILIES["tensor_core"], 4))[1::2]:
-        check(*made.kernels[0], made.text, case, store=store)
+        check(*made.kernels[0], made.text, case, form=Form(store))
 
 
 @an_emulator
@@ -62,14 +63,14 @@ def test_smooth_steps_and_types_of_the_output(chain: Epilogue, out: str):
 def test_integers_are_rounded_and_saturate(out: str):
     store, made = built("along_k", ops.scale(20.5), out)
     for case in cases(FAMILIES["along_k"], 2):
-        check(*made.kernels[0], made.text, case, store=store)
+        check(*made.kernels[0], made.text, case, form=Form(store))
 
 
 @an_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_kernels_with_an_epilogue_stay_in_registers(arch: str):
     variants = [variant for variant in FAMILIES.values() if arch_of(variant) == arch]
-    made = unit(variants, arch, Store(SMOOTH, "float32", "bfloat16"))
+    made = unit(variants, arch, Form(Store(SMOOTH, "float32", "bfloat16")))
     used = nvrtc.compile_nvrtc(made.text, arch).resources
     assert {variant.name for variant in variants} < set(used)
     assert [(x.spills, x.stack) for x in used.values()] == [(0, 0)] * len(used)
@@ -77,7 +78,7 @@ def test_kernels_with_an_epilogue_stay_in_registers(arch: str):
 
 def test_the_kernel_s_own_text_stays_as_it_is():
     variant = FAMILIES["tensor_core"]
-    plain, made = source(variant, "sm_80"), source(variant, "sm_80", Store(WHOLE, "float32", "float16"))
+    plain, made = source(variant, "sm_80"), source(variant, "sm_80", Form(Store(WHOLE, "float32", "float16")))
     back = made.source.replace("const __grid_constant__ finished C", "float* __restrict__ C").replace(
         "finish_", "store_f16_"
     )
@@ -96,4 +97,4 @@ def test_steps_are_done_in_their_order():
 
 def test_sums_that_leave_as_halves_cannot_be_finished():
     with pytest.raises(CodegenError, match="no epilogue on the way"):
-        source(Variant(hopper("float16"), False, True, 16), "sm_90a", Store(WHOLE, "float32", "float16"))
+        source(Variant(hopper("float16"), False, True, 16), "sm_90a", Form(Store(WHOLE, "float32", "float16")))

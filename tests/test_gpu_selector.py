@@ -100,8 +100,8 @@ def mirrored(chooser: GpuSelector, extents: np.ndarray, key: tuple[Layout, int],
     """`GpuSelector.select` of many shapes at once: the same expressions, shapes down and kernels across."""
     ops, s = GpuArithmetic(), chooser.columns[key]
     columns = extents.astype(np.float32).T[:, :, None]
-    copies = np.array([room(workspace, int(m), int(n)) for m, n, _ in extents], np.float32)[:, None]
-    problem = GpuProblem(*columns, copies)
+    copies = np.array([room(workspace, int(m), int(n), int(batch)) for m, n, _, batch in extents], np.float32)[:, None]
+    problem = GpuProblem(*columns[:3], copies, columns[3])
     shape = tiling(ops, s, problem)
     choices = (None, *cuts(ops, s, problem, shape))
     totals = np.stack([predict(ops, chooser.float32_rates, s, problem, shape, cut).total for cut in choices])
@@ -120,11 +120,13 @@ def mirrored(chooser: GpuSelector, extents: np.ndarray, key: tuple[Layout, int],
 
 
 def random_extents(count: int, seed: int) -> np.ndarray:
-    """Evenly over the logarithm up to 20 000; one in eight with an extent up to the largest there is."""
+    """Evenly over the logarithm up to 20 000; one in eight with an extent up to the largest there is, one in three with
+    a batch."""
     rng = np.random.default_rng(seed)
     logs = rng.uniform(0, 9.9, (count, 3))
     logs[::8, rng.integers(3)] = rng.uniform(0, np.log(MOST_EXTENT), len(logs[::8]))
-    return np.maximum(np.exp(logs).astype(np.int64), 1)
+    batch = np.where(np.arange(count) % 3 == 1, rng.uniform(0, 8, count), 0.0)
+    return np.maximum(np.exp(np.column_stack([logs, batch])).astype(np.int64), 1)
 
 
 def test_the_mirror_picks_the_same_plan(choose: ctypes.CDLL) -> None:
@@ -150,7 +152,7 @@ def test_both_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL) -> None:
     floats = [ctypes.c_float] * 4
     choose.different.argtypes = (ctypes.c_int32, *floats)
     for group in range(len(LAYOUTS) * len(ALIGNMENTS)):
-        for m, n, k in random_extents(300, group):
+        for m, n, k, _ in random_extents(300, group):
             assert choose.different(group, m, n, k, 1000.0) == 0, (group, m, n, k)
 
 

@@ -92,6 +92,8 @@ MODULES = (
     "codegen.cuda_fragments",
     "codegen.cuda_prelude",
     "codegen.cuda_finish",
+    "codegen.cuda_batch",
+    "codegen.cuda_form",
     "codegen.cuda_core",
     "codegen.cuda_skinny",
     "codegen.cuda_reduce",
@@ -122,6 +124,7 @@ MODULES = (
     "conv_launcher",
     "gpu_launcher",
     "gpu_fused",
+    "gpu_batch",
     # what users hold
     "api",
     "demo",

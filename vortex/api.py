@@ -184,6 +184,9 @@ LAUNCHERS = {
     "reduce": ("vortex.reduction_launcher", "ReduceKernel"),
 }
 """Where the callable of an operator on CPUs lives."""
+GPU_LAUNCHER = ("vortex.gpu_launcher", "GpuGemm")
+FUSED_GPU_LAUNCHER = ("vortex.gpu_fused", "FusedGpuGemm")
+GPU_LAUNCHERS = {"batch_gemm": ("vortex.gpu_batch", "GpuBatchGemm")}
 
 
 def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: bool = False) -> Any:
@@ -194,11 +197,10 @@ def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: 
         fused = not plain or operators.store_of(operators.rebuilt(manifest.operator, manifest.settings)).needed
         home, launcher = LAUNCHERS.get(manifest.operator, FUSED_LAUNCHER if fused else GEMM_LAUNCHER)
         return getattr(import_module(home), launcher)(library)
-    from vortex.gpu_fused import FusedGpuGemm
-    from vortex.gpu_launcher import GpuGemm
-
     operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
-    return (FusedGpuGemm if operators.finishing(operator) else GpuGemm)(library, device, jit=jit)
+    fused = operators.finishing(operator) is not None
+    home, launcher = GPU_LAUNCHERS.get(operator.name, FUSED_GPU_LAUNCHER if fused else GPU_LAUNCHER)
+    return getattr(import_module(home), launcher)(library, device, jit=jit)
 
 
 def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
 from vortex.codegen.cuda import Emitted, emit
+from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_reduce import COLUMNS
 from vortex.codegen.gpu_link import emit_door
 from vortex.codegen.tensor_core_hopper import boxes
@@ -31,7 +32,7 @@ from vortex.gpu_variety import choose
 from vortex.operators import Operator, finishing, prologue_of, settings
 from vortex.rkernel import decompose
 
-SERVED = ("gemm",)
+SERVED = ("gemm", "batch_gemm")
 """Operators that have kernels on GPUs."""
 WORKSPACE_BYTES = 64 << 20
 """Device memory for partial sums that a call may use; the selector cuts no reduction that would need more."""
@@ -68,7 +69,7 @@ def compile(
         folder,
         workers,
         lambda what, share: progress(what, 0.1 + 0.7 * share),
-        store=finishing(operator),
+        form=form_of(operator),
     )
     clock.lap("emit")
     fitting = filter_by_spills(variants, emitted)

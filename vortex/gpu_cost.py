@@ -89,7 +89,9 @@ class GpuProblem:
     n: Value
     k: Value
     room: Value
-    """Copies of C that the workspace has room for, in float32."""
+    """Copies of C, of the whole batch, that the workspace has room for, in float32."""
+    batch: Value
+    """Products of this shape in one launch; operands that they share are priced as if each had its own."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
         load=ops.name("load", (rows + columns) * row_bytes),
         group=group,
         per_group=ops.name("per_group", 1.0 / group),
-        footprint=ops.name("footprint", (p.m * p.k + p.k * p.n) * s.item),
+        footprint=ops.name("footprint", (p.m * p.k + p.k * p.n) * s.item * p.batch),
         unique=0.0,
     )
     return replace(partial, unique=ops.name("unique", patch(ops, partial, s.slots)))
@@ -191,7 +193,7 @@ def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
 
 def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:
     """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots."""
-    spare = ops.name("spare", s.slots * t.per_tiles)
+    spare = ops.name("spare", s.slots * t.per_tiles / p.batch)
     most = ops.name("most", ops.least(ops.least(t.stages, p.room), s.most_parts))
     return [ops.name("cut", ops.most(ops.least(ops.floor(spare * fill + EPSILON), most), 1.0)) for fill in FILLS]
 
@@ -228,12 +230,12 @@ def waves(ops: Arithmetic, s: BlockCosts, blocks: Value) -> tuple[Value, Value]:
     return full, ops.name("rest", blocks - full * s.slots)
 
 
-def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling) -> Value:
+def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling) -> Value:
     """Share of what waves ask for that comes from DRAM: operands that L2 keeps come once.
 
     With the reduction whole: cutting it changes little of what is asked for.
     """
-    full, rest = waves(ops, s, t.tiles)
+    full, rest = waves(ops, s, t.tiles * p.batch)
     asked = t.stages * (full * t.unique + patch(ops, t, rest))
     return ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
 
@@ -242,14 +244,14 @@ def predict(
     ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling, cut: Value | None = None
 ) -> GpuCost:
     """cost(L2) of every kernel for one call, the reduction whole or cut into so many parts."""
-    depth, parts, blocks = t.stages, 1.0, t.tiles
+    depth, parts, blocks = t.stages, 1.0, ops.name("all", t.tiles * p.batch)
     if cut is not None:
         depth = ops.name("depth", ops.ceil(t.stages / cut - EPSILON))
         parts = ops.name("parts", ops.ceil(t.stages / depth - EPSILON))
-        blocks = ops.name("blocks", t.tiles * parts)
+        blocks = ops.name("blocks", t.tiles * p.batch * parts)
     full, rest = waves(ops, s, blocks)
     resident = ops.name("resident", ops.ceil(rest * rates.per_sm - EPSILON))
-    share = ops.name("share", missing(ops, rates, s, t))
+    share = ops.name("share", missing(ops, rates, s, p, t))
     lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
     unique = ops.name("unique_last", patch(ops, t, rest))
     compute_full, exposed_full = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
@@ -262,7 +264,7 @@ def predict(
     exposed = depth * (full * exposed_full + exposed_last)
     edges = full * ((entry + s.slots * stored) * s.per_resident) + (entry + rest * stored)
     busy = ops.name("busy", multiply + exposed + edges)
-    elements = p.m * p.n
+    elements = p.m * p.n * p.batch
     floor = (t.footprint + elements * s.out) * rates.dram_byte
     memory = ops.most(floor - busy, 0.0)
     total, reduction = rates.launch + (busy + memory), 0.0

@@ -14,7 +14,7 @@ from vortex.cuda_driver import Device, Driver, Modules, python_threads
 from vortex.errors import DeviceError, LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
-from vortex.operators import finishing, rebuilt, store_of
+from vortex.operators import finishing, rebuilt
 
 ABI = 2
 PARAMETERS = (
@@ -35,6 +35,8 @@ PARAMETERS = (
     "@B",
     "&C",
     "&W",
+    "&batch",
+    "&parts",
 )
 """In the order of the numbers of runtime/gpu_door.h."""
 MOST_PARAMETERS = 24
@@ -62,6 +64,7 @@ class Shape(ctypes.Structure):
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
         ("transpose_a", ctypes.c_int32),
         ("transpose_b", ctypes.c_int32),
         ("alignment", ctypes.c_int32),
@@ -102,7 +105,7 @@ class _Setup(ctypes.Structure):
         ("kernels", ctypes.POINTER(_Kernel)),
         *((name, ctypes.c_int32) for name in ("kernel_count", "reduce", "reduce_columns")),
         *((name, ctypes.c_int32) for name in ("dtype_code", "dtype_bits", "out_code", "out_bits", "map_type", "wide")),
-        *((name, ctypes.c_int32) for name in ("finishes", "extra_count")),
+        *((name, ctypes.c_int32) for name in ("is_batched", "finishes", "extra_count")),
         ("extras", _Extra * MOST_EXTRAS),
         ("workspace_bytes", ctypes.c_int64),
     )
@@ -194,9 +197,10 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
     entries, kernels = (_Entry * len(rows))(*rows), _kernels(manifest)
     save, restore = python_threads()
     code, bits = DTYPES[manifest.dtype]
-    operator = rebuilt(manifest.operator, manifest.settings)
-    store = store_of(operator)
-    extras = (_Extra * MOST_EXTRAS)(*(_Extra(PER[x.per], *DTYPES[x.dtype]) for x in store.chain.operands))
+    store = finishing(rebuilt(manifest.operator, manifest.settings))
+    tensors = store.chain.operands if store is not None else ()
+    out_code, out_bits = DTYPES[store.out] if store is not None else (code, bits)
+    extras = (_Extra * MOST_EXTRAS)(*(_Extra(PER[x.per], *DTYPES[x.dtype]) for x in tensors))
     uses_maps = any(kernel.box_a[0] for kernel in manifest.kernels)
     setup = _Setup(
         abi=ABI,
@@ -211,12 +215,13 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
         reduce_columns=manifest.reduce_columns,
         dtype_code=code,
         dtype_bits=bits,
-        out_code=DTYPES[store.out][0],
-        out_bits=DTYPES[store.out][1],
+        out_code=out_code,
+        out_bits=out_bits,
         map_type=MAP_TYPES[manifest.dtype] if uses_maps else -1,
         wide=manifest.is_wide,
-        finishes=finishing(operator) is not None,
-        extra_count=len(store.chain.operands),
+        is_batched=any("&batch" in entry.args for entry in manifest.entries),
+        finishes=store is not None,
+        extra_count=len(tensors),
         extras=extras,
         workspace_bytes=manifest.workspace_bytes,
     )
@@ -267,10 +272,11 @@ def shape_of(
     lda: int = 0,
     ldb: int = 0,
     ldc: int = 0,
+    batch: int = 1,
 ) -> Shape:
     """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0; addresses aligned."""
-    if min(m, n, k) < 1:
-        raise ShapeError(f"m={m}, n={n}, k={k}: expected extents of at least 1")
+    if min(m, n, k, batch) < 1:
+        raise ShapeError(f"m={m}, n={n}, k={k}, batch={batch}: expected extents of at least 1")
     rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
     least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
-    return Shape(m, n, k, int(transpose_a), int(transpose_b), least)
+    return Shape(m, n, k, batch, int(transpose_a), int(transpose_b), least)

@@ -73,14 +73,15 @@ class GpuExplanation:
 
     @property
     def tflops(self) -> float:
-        m, n, k = self.extents
-        return 2e-12 * m * n * k / self.plan.seconds
+        m, n, k, batch = self.extents
+        return 2e-12 * batch * m * n * k / self.plan.seconds
 
     def __str__(self) -> str:
-        (m, n, k), chosen = self.extents, self.chosen
+        (m, n, k, batch), chosen = self.extents, self.chosen
+        operator = "gemm" if batch == 1 else f"{batch} products"
         given = f"{'A^T' if self.layout.transpose_a else 'A'} {'B^T' if self.layout.transpose_b else 'B'}"
         lines = [
-            f"gemm {m}x{n}x{k} ({given}, rows aligned to {self.alignment} bytes) on {self.hardware}; "
+            f"{operator} {m}x{n}x{k} ({given}, rows aligned to {self.alignment} bytes) on {self.hardware}; "
             f"L0 and L1 costs are {self.basis}",
             f"plan   {_plan(chosen.plan)}",
             f"cost   {_time(chosen.plan.seconds)}, {self.tflops:.1f} TFLOP/s predicted",

@@ -234,7 +234,7 @@ class GpuGemm(GpuPlanner):
                     raise OperandError(f"{name} is a {type(operand).__name__}; {REASONS[0][2]}") from error
             shapes = f"a {tuple(a.shape)}, b {tuple(b.shape)}"
             raise ShapeError(f"given {shapes}; expected matrices; reshape or index the operands") from error
-        return empty(a, columns if transpose_a else rows, depth if transpose_b else width, self._out)
+        return empty(a, (columns if transpose_a else rows, depth if transpose_b else width), self._out)
 
     @property
     def _out(self) -> str | None:
@@ -258,7 +258,7 @@ class GpuGemm(GpuPlanner):
     def _provide(self, a: Any, need: int, stream: int) -> None:
         """Allocate the declared workspace for a stream; earlier ones live on, a captured graph may write to them."""
         size = max(need, self.manifest.workspace_bytes)
-        memory = empty(a, -(-size // ITEM_BYTES[self.manifest.dtype]), 1)
+        memory = empty(a, (-(-size // ITEM_BYTES[self.manifest.dtype]), 1))
         self._set_workspace(a, memory, stream)
         self._workspaces.setdefault(stream, []).append(memory)
 

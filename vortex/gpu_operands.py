@@ -39,6 +39,7 @@ REASONS: tuple[Refusal, ...] = (
     (OperandError, "is on one stream too many", "call from fewer streams, or pass workspace="),
     (ShapeError, "is laid out as no kernel of the library takes it", "make a contiguous copy"),
     (ShapeError, "does not fit the output", "pass [n] per column, [m] per row, [m, n] per element"),
+    (ShapeError, "has other batch axes", "pass axes of the same extents, or of 1 where all products share an operand"),
 )
 """In the order of the numbers of runtime/gpu_door.c."""
 NEEDS_WORKSPACE, CUDA_ERROR = 12, 15
@@ -181,14 +182,14 @@ def current_stream(operand: Any, device: int) -> int:
     return int(table.get("stream") or 0)
 
 
-def empty(operand: Any, m: int, n: int, dtype: str | None = None) -> Any:
-    """An uninitialized matrix of the kind, device and, if no other is named, dtype of an operand."""
+def empty(operand: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+    """An uninitialized tensor of the kind, device and, if no other is named, dtype of an operand."""
     module = sys.modules.get(type(operand).__module__.partition(".")[0])
     if hasattr(operand, "new_empty"):
-        return operand.new_empty((m, n)) if dtype is None else operand.new_empty((m, n), dtype=getattr(module, dtype))
+        return operand.new_empty(shape) if dtype is None else operand.new_empty(shape, dtype=getattr(module, dtype))
     if module is not None and hasattr(module, "empty") and hasattr(operand, "device"):
         with operand.device:
-            return module.empty((m, n), dtype=operand.dtype if dtype is None else dtype)
+            return module.empty(shape, dtype=operand.dtype if dtype is None else dtype)
     raise OperandError(f"a {type(operand).__name__} cannot say how to allocate more; pass out= and workspace=")
 
 

@@ -44,7 +44,7 @@ class GpuPlanner:
         layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
         return explain(
             self.selector,
-            Extents(m, n, k),
+            Extents(m, n, k, shape.batch),
             layout,
             shape.alignment,
             manifest.workspace_bytes,

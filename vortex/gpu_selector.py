@@ -31,6 +31,7 @@ class Extents(NamedTuple):
     m: int
     n: int
     k: int
+    batch: int = 1
 
 
 class Layout(NamedTuple):
@@ -85,13 +86,14 @@ def columns_of(costs: Sequence[BlockCosts]) -> BlockCosts:
     return BlockCosts(*(np.array(column, np.float32) for column in zip(*map(astuple, costs), strict=True)))
 
 
-def room(workspace: int, m: int, n: int) -> int:
+def room(workspace: int, m: int, n: int, batch: int = 1) -> int:
     """Partial C that a workspace of so many bytes holds; one part needs none."""
-    return max(1, min(workspace // (4 * m * n), 2**20))
+    return max(1, min(workspace // (4 * m * n * batch), 2**20))
 
 
 def problem(extents: Extents, workspace: int = UNLIMITED) -> GpuProblem:
-    return GpuProblem(F32(extents.m), F32(extents.n), F32(extents.k), F32(room(workspace, extents.m, extents.n)))
+    m, n, k, batch = extents
+    return GpuProblem(F32(m), F32(n), F32(k), F32(room(workspace, m, n, batch)), F32(batch))
 
 
 def parts_of(splits: int, k: int, depth: int) -> tuple[int, int]:

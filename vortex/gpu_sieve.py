@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from vortex.axes import Role
 from vortex.candidates import Admitted, Tile
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
@@ -63,7 +64,9 @@ def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
     if not any(row.dtype == dtype for row in spec.instructions):
         known = ", ".join(dict.fromkeys(row.dtype for row in spec.instructions))
         raise SpecError(f"{spec.name} ({spec.arch}) has no instruction for {dtype}, such as an mma; it has {known}")
-    found = [Backend.HOPPER] if spec.has("wgmma", dtype) else []
+    is_batched = any(axis.role is Role.BATCH for axis in rkernel.operator.axes)
+    # A descriptor of TMA has two axes here: products of a batch are read by other copies.
+    found = [Backend.HOPPER] if spec.has("wgmma", dtype) and not is_batched else []
     found += [Backend.TENSOR_CORE] if spec.has("mma", dtype) else []
     found += [Backend.CUDA_CORE] if dtype != "tfloat32" else []
     return (*found, Backend.SKINNY)

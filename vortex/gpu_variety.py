@@ -97,7 +97,7 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     ops, blocks = GpuArithmetic(), []
     for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):
         m, n, k = np.split(shapes[start : start + height], 3, axis=1)
-        problem = GpuProblem(m, n, k, F32(2.0**20))
+        problem = GpuProblem(m, n, k, F32(2.0**20), F32(1))
         tiles = tiling(ops, columns, problem)
         choices = (None, *cuts(ops, columns, problem, tiles))
         totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]

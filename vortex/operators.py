@@ -115,12 +115,14 @@ class BatchGemm:
     dynamic; a CPU so far multiplies float32 alone.
     """
 
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
     transpose_a: bool = False
     transpose_b: bool = False
 
     def __post_init__(self) -> None:
-        _check_float32("BatchGemm", self.dtype)
+        if self.dtype not in ITEM_BYTES:
+            expected = f"expected one of {sorted(ITEM_BYTES)}"
+            raise DtypeError(f"BatchGemm(dtype={self.dtype!r}): {expected}; cast the operands")
 
     @property
     def name(self) -> str:
@@ -144,7 +146,7 @@ class BatchGemm:
 
     @property
     def storage(self) -> str:
-        return self.dtype
+        return "float32" if self.dtype == "tfloat32" else self.dtype
 
     def flops(self, tile: Mapping[str, int]) -> int:
         """Multiplications and additions of one tile (or of the whole shape)."""

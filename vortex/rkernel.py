@@ -119,13 +119,14 @@ def gpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLe
     """Spatial axes in parallel at every level (blocks, warps, lanes), and in time below the lanes.
 
     The reduction runs in time over stages and steps. The skinny family also shares it among the warps of a block, and
-    the grid among blocks when the output alone has too few.
+    the grid among blocks when the output alone has too few. Products of a batch are layers of the grid.
     """
 
     def every(role: Role, loop: Loop) -> tuple[tuple[str, Loop], ...]:
         return tuple((axis.name, loop) for axis in operator.axes if axis.role is role)
 
     side_by_side = every(Role.SPATIAL, Loop.PARALLEL)
+    layers = every(Role.BATCH, Loop.PARALLEL)
     shared_out = every(Role.REDUCTION, Loop.PARALLEL)
     step_by_step = every(Role.REDUCTION, Loop.TEMPORAL_REDUCTION)
     repeated = every(Role.SPATIAL, Loop.TEMPORAL_SPATIAL)
@@ -135,5 +136,5 @@ def gpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLe
     return (
         RLevel(l0, (*step_by_step, *side_by_side, *repeated), loads, "multiply-add", stores),
         RLevel(l1, (*shared_out, *side_by_side, *step_by_step), staged, "rKernel(L0)", (Move.NONE,)),
-        RLevel(l2, (*shared_out, *side_by_side), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
+        RLevel(l2, (*layers, *shared_out, *side_by_side), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
     )

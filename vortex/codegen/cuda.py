@@ -11,10 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vortex.codegen import cuda_core, cuda_finish, cuda_reduce, cuda_skinny, nvrtc, tensor_core, tensor_core_hopper
+from vortex.codegen import cuda_core, cuda_reduce, cuda_skinny, nvrtc, tensor_core, tensor_core_hopper
+from vortex.codegen.cuda_form import PLAIN, Form
 from vortex.codegen.cuda_lower import STORED, KernelSource, alone
-from vortex.codegen.cuda_prelude import PRELUDE
-from vortex.epilogue import Store
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
@@ -54,11 +53,10 @@ class Emitted:
     split: bool
 
 
-def source(variant: Variant, arch: str, store: Store | None = None) -> KernelSource:
+def source(variant: Variant, arch: str, form: Form = PLAIN) -> KernelSource:
     """CUDA of one variant; a strategy that cannot be scheduled is an error that names it."""
     try:
-        kernel = SOURCES[variant.strategy.backend](variant, arch)
-        return cuda_finish.finished(kernel) if store is not None else kernel
+        return form.of(SOURCES[variant.strategy.backend](variant, arch))
     except KeyError:
         raise CodegenError(f"{variant.name}: no code generator for {variant.strategy.backend.value}") from None
     except CodegenError as error:
@@ -78,18 +76,12 @@ def _checked(variant: Variant, kernel: KernelSource, most_shared: int) -> Kernel
 
 def split_args(args: tuple[str, ...]) -> tuple[str, ...]:
     """What a launch for partial sums passes: they are dense float32 [splits, m, n], where C would be."""
-    return tuple({"*C": "*W", "&C": "&W", "ldc": "N"}.get(name, name) for name in args)
+    return tuple({"*C": "*W", "&C": "&W", "&batch": "&parts", "ldc": "N"}.get(name, name) for name in args)
 
 
-def prelude(store: Store | None = None) -> str:
-    """What stands before the kernels of a translation unit; `store` where sums go through an epilogue."""
-    return PRELUDE if store is None else PRELUDE + cuda_finish.functions(store)
-
-
-def reduction(dtype: str, arch: str, store: Store | None = None) -> KernelSource:
+def reduction(dtype: str, arch: str, form: Form = PLAIN) -> KernelSource:
     """The kernel that adds partial sums up."""
-    kernel = cuda_reduce.source(dtype, arch)
-    return cuda_finish.finished(kernel) if store is not None else kernel
+    return form.of(cuda_reduce.source(dtype, arch))
 
 
 def _emit_unit(
@@ -99,13 +91,13 @@ def _emit_unit(
     most_shared: int,
     compiler: str,
     stem: Path,
-    store: Store | None = None,
+    form: Form = PLAIN,
 ) -> list[Emitted]:
     made: list[tuple[Variant | None, KernelSource]] = [
-        (variant, _checked(variant, source(variant, arch, store), most_shared)) for variant in variants
+        (variant, _checked(variant, source(variant, arch, form), most_shared)) for variant in variants
     ]
-    made += [(None, reduction(dtype, arch, store)) for dtype in dtypes]
-    unit, made = _fitting(made, arch, compiler, prelude(store))
+    made += [(None, reduction(dtype, arch, form)) for dtype in dtypes]
+    unit, made = _fitting(made, arch, compiler, form.prelude)
     cubin = stem.with_suffix(".cubin")
     cubin.write_bytes(unit.cubin)
     stem.with_suffix(".ptx").write_text(unit.ptx)
@@ -173,11 +165,11 @@ def emit(
     workers: int,
     progress: Progress = lambda what, share: None,
     compiler: str = "nvrtc",
-    store: Store | None = None,
+    form: Form = PLAIN,
 ) -> list[Emitted]:
     """Compile `variants` for the spec's architecture into cubins in `folder`; `progress` is told the share done.
 
-    `store` is the store stage of operators that have more of it than a rounding to the operands' type.
+    `form` is what the operator makes of a GEMM's kernels.
     For every element type of C that occurs, the kernel that adds partial sums up comes along. A kernel that spills, or
     has a stack, is left out: its strategy holds more than the registers do, which ptxas alone can tell.
     """
@@ -196,7 +188,7 @@ def emit(
                 spec.shared_per_block_bytes,
                 compiler,
                 folder / f"unit_{index:03}",
-                store,
+                form,
             )
             for index, part in enumerate(parts)
         ]

@@ -35,13 +35,15 @@ enum {
   CUDA_ERROR,
   TOO_MANY_STREAMS,
   NO_KERNEL,
-  BAD_EXTRA
+  BAD_EXTRA,
+  BATCH_DIFFERS
 };
 
 #define LIMIT_32 INT64_C(2147483647)
 /* Of an extent: kernels count in 32 bits, and a few tiles past the end. */
 #define LONGEST (LIMIT_32 - (1 << 16))
 #define MOST_SPLITS 65535
+#define MOST_LAYERS 65535 /* of a grid along y and z */
 
 typedef struct {
   _Alignas(64) unsigned char bytes[128];
@@ -72,11 +74,12 @@ typedef struct {
   workspace workspaces[VX_MOST_STREAMS];
 } library;
 
-/* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
+/* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart; and up to two axes of such matrices. */
 typedef struct {
   char *data;
   int64_t rows, columns, stride;
   int is_transposed; /* the tensor was column-major, so lines are its columns */
+  int64_t extents[2], steps[2]; /* outer first; elements, 0 along what has but one */
 } matrix;
 
 typedef struct {
@@ -146,31 +149,63 @@ static int64_t read_matrix(const library *of, const DLTensor *t, int operand, ma
   int is_out = operand == OPERAND_OUT;
   int64_t refused = read_data(of, t, operand, is_out ? s->out_code : s->dtype_code, is_out ? s->out_bits : s->dtype_bits, &out->data);
   if (refused) return refused;
-  if (t->ndim != 2) return REFUSE(BAD_RANK, operand);
-  int64_t r = t->shape[0], c = t->shape[1];
-  int64_t down = t->strides ? t->strides[0] : c, along = t->strides ? t->strides[1] : 1;
-  int empty = r == 0 || c == 0;
+  if (t->ndim < 2 || t->ndim > (s->is_batched ? 4 : 2)) return REFUSE(BAD_RANK, operand);
+  const int64_t *shape = t->shape + t->ndim - 2, *strides = t->strides ? t->strides + t->ndim - 2 : NULL;
+  int64_t r = shape[0], c = shape[1];
+  int64_t down = strides ? strides[0] : c, along = strides ? strides[1] : 1;
+  int empty = 0;
+  for (int i = 0; i < t->ndim; i++) empty |= t->shape[i] == 0;
   if (empty || ((c == 1 || along == 1) && (r == 1 || down >= c))) {
-    *out = (matrix){out->data, r, c, r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down, 0};
+    *out = (matrix){out->data, r, c, r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down, 0, {1, 1}, {0, 0}};
   } else if ((r == 1 || down == 1) && (c == 1 || along >= r)) {
-    *out = (matrix){out->data, c, r, c <= 1 || along < r ? r : along, 1};
+    *out = (matrix){out->data, c, r, c <= 1 || along < r ? r : along, 1, {1, 1}, {0, 0}};
   } else {
     return REFUSE(BAD_STRIDES, operand);
   }
   if (out->rows > LONGEST || out->columns > LONGEST || out->stride > LIMIT_32) return REFUSE(TOO_LARGE, operand);
   if (!of->setup.wide && out->rows && out->columns && (out->rows - 1) * out->stride + out->columns > LIMIT_32)
     return REFUSE(TOO_LARGE, operand);
+  for (int place = t->ndim - 3, axis = 1, dense = 1; place >= 0; place--, axis--) {
+    out->extents[axis] = t->shape[place];
+    if (t->strides) out->steps[axis] = t->strides[place];
+    else out->steps[axis] = r * c * (dense ? 1 : out->extents[1]), dense = 0;
+    if (out->extents[axis] == 1) out->steps[axis] = 0;
+    if (out->steps[axis] < 0) return REFUSE(BAD_STRIDES, operand);
+  }
   return 0;
 }
 
-static int64_t reach(const matrix *x, int64_t item) { return ((x->rows - 1) * x->stride + x->columns) * item; }
+static int is_empty(const matrix *x) { return !x->rows || !x->columns || !x->extents[0] || !x->extents[1]; }
 
-/* Whether some byte belongs to both. Exact for lines equally far apart; otherwise two ranges that meet count as overlapping. */
+/* Bytes from the first element to the end of the last. */
+static int64_t reach(const matrix *x, int64_t item) {
+  int64_t apart = (x->extents[0] - 1) * x->steps[0] + (x->extents[1] - 1) * x->steps[1];
+  return (apart + (x->rows - 1) * x->stride + x->columns) * item;
+}
+
+static int64_t divisor(int64_t x, int64_t y) {
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return x;
+}
+
+/* The largest number of bytes that all lines start on a multiple of, from the first one; 0 for a single line. */
+static int64_t spacing(const matrix *x, int64_t item) {
+  int64_t step = x->rows > 1 ? x->stride : 0;
+  for (int axis = 0; axis < 2; axis++)
+    if (x->extents[axis] > 1) step = divisor(step, x->steps[axis]);
+  return step * item;
+}
+
+/* Whether some byte may belong to both: not if they are apart, nor if all lines of one lie between lines of the other. */
 static int overlap(const matrix *x, int64_t x_item, const matrix *y, int64_t y_item) {
-  if (!x->rows || !x->columns || !y->rows || !y->columns) return 0;
+  if (is_empty(x) || is_empty(y)) return 0;
   if (x->data + reach(x, x_item) <= y->data || y->data + reach(y, y_item) <= x->data) return 0;
-  int64_t step = x->stride * x_item;
-  if (step != y->stride * y_item) return 1;
+  int64_t step = divisor(spacing(x, x_item), spacing(y, y_item));
+  if (!step) return 1;
   int64_t apart = (x->data - y->data) % step;
   if (apart < 0) apart += step;
   return !(apart >= y->columns * y_item && apart + x->columns * x_item <= step);
@@ -193,7 +228,7 @@ static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, c
     end += extent > 1 ? (extent - 1) * stride : 0;
     step = (int)(t->strides ? 1 : extent);
   }
-  matrix whole = {data, 1, end, end, 0};
+  matrix whole = {data, 1, end, end, 0, {1, 1}, {0, 0}};
   if (s->m && s->n && overlap(&c->c, of->out_bytes, &whole, wanted->bits / 8)) return REFUSE(OVERLAPS, operand);
   c->finished.operand[which] = data;
   c->finished.row[which] = strides[0];
@@ -205,6 +240,8 @@ static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, c
 static int32_t alignment(const matrix *x, int64_t item) {
   uint64_t bits = 16 | (uint64_t)(uintptr_t)x->data | (uint64_t)(x->columns * item);
   if (x->rows > 1) bits |= (uint64_t)(x->stride * item);
+  for (int axis = 0; axis < 2; axis++)
+    if (x->extents[axis] > 1) bits |= (uint64_t)(x->steps[axis] * item);
   return (int32_t)(bits & (~bits + 1));
 }
 
@@ -213,6 +250,48 @@ static int32_t alignment_of_stores(const library *of, const matrix *c) {
   int32_t bytes = alignment(c, of->out_bytes);
   if (!of->setup.finishes) return bytes;
   return bytes >= 4 * of->out_bytes ? 16 : (int32_t)(bytes * of->item_bytes / of->out_bytes);
+}
+
+/* Whether products of a batch would write the same element: each axis, by step, must pass what those below it fill. */
+static int meets_itself(const matrix *c) {
+  int64_t extents[3] = {c->extents[0], c->extents[1], c->rows}, steps[3] = {c->steps[0], c->steps[1], c->stride}, filled = c->columns;
+  for (int left = 3; left; left--) {
+    int next = -1;
+    for (int i = 0; i < 3; i++)
+      if (extents[i] > 1 && (next < 0 || steps[i] < steps[next])) next = i;
+    if (next < 0) break;
+    if (steps[next] < filled) return 1;
+    filled += (extents[next] - 1) * steps[next];
+    extents[next] = 1;
+  }
+  return 0;
+}
+
+/* How many products there are: A's and B's axes, each as long as the other's or 1, which serves all. */
+static int64_t open_batch(call *c) {
+  c->shape.batch = 1;
+  for (int axis = 0; axis < 2; axis++) {
+    int64_t left = c->a.extents[axis], right = c->b.extents[axis], all = left == 1 ? right : left;
+    if (right != all && right != 1) return REFUSE(BATCH_DIFFERS, OPERAND_B);
+    if (c->c.extents[axis] != all) return REFUSE(BATCH_DIFFERS, OPERAND_OUT);
+    c->shape.batch *= all;
+  }
+  return 0;
+}
+
+/* Products that all take the same B are one with more rows, if rows of A and of C go on from one to the next. */
+static void fold(call *c) {
+  for (int axis = 1; axis >= 0; axis--) {
+    int64_t count = c->c.extents[axis], rows = c->shape.m * count;
+    if (axis == 0 && c->c.extents[1] != 1) return;
+    if (count == 1) continue;
+    if (c->shape.transpose_a || c->b.extents[axis] != 1 || c->a.extents[axis] != count || rows > LONGEST) return;
+    if (c->a.steps[axis] != c->shape.m * c->a.stride || c->c.steps[axis] != c->shape.m * c->c.stride) return;
+    c->shape.batch /= count;
+    c->shape.m = c->a.rows = c->c.rows = rows;
+    c->a.extents[axis] = c->c.extents[axis] = 1;
+    c->a.steps[axis] = c->c.steps[axis] = 0;
+  }
 }
 
 static int64_t open_call(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
@@ -230,6 +309,8 @@ static int64_t open_call(const library *of, const DLTensor *tensors, int64_t fla
   if ((s->transpose_b ? b->columns : b->rows) != s->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   if (c->is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   if (c->rows != s->m || c->columns != s->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
+  if ((refused = open_batch(out))) return refused;
+  if (!is_empty(c) && meets_itself(c)) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   if (overlap(c, of->out_bytes, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
   if (overlap(c, of->out_bytes, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
   out->finished = (vx_gpu_finished){.c = c->data};
@@ -237,6 +318,7 @@ static int64_t open_call(const library *of, const DLTensor *tensors, int64_t fla
     if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, out))) return refused;
   s->alignment = alignment(a, of->item_bytes) | alignment(b, of->item_bytes) | alignment_of_stores(of, c);
   s->alignment &= -s->alignment;
+  if (s->batch > 1 && s->m) fold(out);
   return 0;
 }
 
@@ -254,19 +336,44 @@ typedef struct {
   int32_t numbers[VX_PARAMETERS];
   tensor_map maps[2];
   vx_gpu_finished finished[2]; /* C, and the partial sums in its place */
+  vx_gpu_batches batches[2];
 } arguments;
 
-static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, int64_t grid_z, arguments *args, void *stream) {
+/* One grid for each 65535 products of a batch. */
+static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, int64_t batch, int64_t grid_z, arguments *args, void *stream) {
   void *list[VX_MOST_PARAMETERS];
   for (int32_t i = 0; i < entry->parameter_count; i++) {
     int what = entry->parameters[i];
     list[i] = what <= VX_W            ? (void *)&args->pointers[what]
               : what < VX_MAP_A       ? (void *)&args->numbers[what]
               : what < VX_FINISHED_C  ? (void *)&args->maps[what - VX_MAP_A]
-                                      : (void *)&args->finished[what - VX_FINISHED_C];
+              : what < VX_BATCH       ? (void *)&args->finished[what - VX_FINISHED_C]
+                                      : (void *)&args->batches[what - VX_BATCH];
   }
-  return of->driver.launch(entry->function, (unsigned)grid_x, 1, (unsigned)grid_z, entry->block[0], entry->block[1],
-                           entry->block[2], entry->shared_bytes, stream, list, NULL);
+  int status = 0;
+  for (int64_t first = 0; first < batch && !status; first += MOST_LAYERS) {
+    int64_t layers = batch - first < MOST_LAYERS ? batch - first : MOST_LAYERS;
+    args->batches[0].first = args->batches[1].first = first;
+    status = of->driver.launch(entry->function, (unsigned)grid_x, (unsigned)layers, (unsigned)grid_z, entry->block[0], entry->block[1],
+                               entry->block[2], entry->shared_bytes, stream, list, NULL);
+  }
+  return status;
+}
+
+/* Where the products of a batch begin, in bytes; partial sums of each lie one after the other. */
+static void lay_out(const library *of, const call *c, int64_t splits, vx_gpu_batches *both) {
+  vx_gpu_batches *all = &both[0];
+  all->inner = c->c.extents[1];
+  for (int axis = 0; axis < 2; axis++) {
+    all->a[axis] = c->a.steps[axis] * of->item_bytes;
+    all->b[axis] = c->b.steps[axis] * of->item_bytes;
+    all->c[axis] = c->c.steps[axis] * of->out_bytes;
+  }
+  all->w[1] = splits * c->shape.m * c->shape.n * 4;
+  all->w[0] = all->inner * all->w[1];
+  both[1] = *all;
+  both[1].c[0] = all->w[0];
+  both[1].c[1] = all->w[1];
 }
 
 /* Whether a kernel serves operands of this layout and alignment. */
@@ -298,7 +405,7 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
   args.numbers[VX_SPLITS] = plan->splits;
   args.numbers[VX_RASTER] = plan->raster;
   if (plan->splits > 1) {
-    int64_t need = plan->splits * s->m * s->n * 4;
+    int64_t need = s->batch * plan->splits * s->m * s->n * 4;
     workspace *found = NULL;
     for (int32_t i = 0; i < of->stream_count && !found; i++)
       if (of->workspaces[i].stream == stream) found = &of->workspaces[i];
@@ -307,6 +414,7 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
   }
   args.finished[0] = args.finished[1] = c->finished;
   args.finished[1].c = args.pointers[VX_W];
+  lay_out(of, c, plan->splits, args.batches);
   void *current = NULL;
   int status = of->driver.get_context(&current);
   int foreign = !status && current != of->setup.context;
@@ -314,19 +422,22 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
   if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
   if (s->k == 0 && of->setup.finishes) {
     args.numbers[VX_SPLITS] = 0; /* sums of nothing */
-    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), 1, &args, stream);
+    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   } else if (s->k == 0) {
-    status = of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->out_bytes), 0,
-                                (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
+    for (int64_t product = 0; product < s->batch && !status; product++) {
+      int64_t offset = product / c->c.extents[1] * args.batches[0].c[0] + product % c->c.extents[1] * args.batches[0].c[1];
+      status = of->driver.fill_2d((uint64_t)(uintptr_t)(c->c.data + offset), (size_t)(c->c.stride * of->out_bytes), 0,
+                                  (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
+    }
   } else {
     if (kernel->box_a[0]) {
       status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
       if (!status) status = encode(of, &c->b, kernel->box_b, &args.maps[1]);
     }
     const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
-    if (!status) status = launch(of, entry, tiles, plan->splits, &args, stream);
+    if (!status) status = launch(of, entry, tiles, s->batch, plan->splits, &args, stream);
     if (!status && plan->splits > 1)
-      status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), 1, &args, stream);
+      status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   }
   if (foreign) {
     int popped = of->driver.pop_context(&current);
@@ -337,7 +448,7 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
 
 /* Launching may wait for room in the driver's queue: let other Python threads run meanwhile. */
 static int64_t run_released(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
-  if (c->shape.m == 0 || c->shape.n == 0) return 0;
+  if (c->shape.m == 0 || c->shape.n == 0 || c->shape.batch == 0) return 0;
   if (!of->setup.save_thread) return run(of, c, plan, stream);
   void *thread = ((void *(*)(void))of->setup.save_thread)();
   int64_t status = run(of, c, plan, stream);
@@ -350,7 +461,7 @@ static int64_t select_and_run(library *of, const DLTensor *tensors, int64_t flag
   int64_t refused = open_call(of, tensors, flags, &c);
   if (refused) return refused;
   vx_gpu_plan plan = {0, 1, (int32_t)c.shape.k, 1, 0};
-  if (c.shape.m && c.shape.n && c.shape.k) vx_gpu_choose(&c.shape, of->setup.workspace_bytes, &plan);
+  if (c.shape.m && c.shape.n && c.shape.k && c.shape.batch) vx_gpu_choose(&c.shape, of->setup.workspace_bytes, &plan);
   return plan.kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &plan, stream);
 }
 

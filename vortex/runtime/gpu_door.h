@@ -18,7 +18,7 @@ typedef struct {
 
 /* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4 or 2 bytes. */
 typedef struct {
-  int64_t m, n, k;
+  int64_t m, n, k, batch; /* of one product, and how many there are */
   int32_t transpose_a, transpose_b, alignment;
 } vx_gpu_shape;
 
@@ -28,7 +28,7 @@ void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *pl
 /* Parameters of a kernel by number; gpu_launcher.PARAMETERS has their names. */
 enum {
   VX_A = 0, VX_B, VX_C, VX_W, VX_M, VX_N, VX_K, VX_LDA, VX_LDB, VX_LDC, VX_CHUNK, VX_SPLITS, VX_RASTER, VX_MAP_A, VX_MAP_B,
-  VX_FINISHED_C, VX_FINISHED_W, VX_PARAMETERS
+  VX_FINISHED_C, VX_FINISHED_W, VX_BATCH, VX_PARTS, VX_PARAMETERS
 };
 
 /* What a kernel with an epilogue takes in the place of C: where sums go, and its tensors; strides in elements, 0 where shared. */
@@ -37,6 +37,12 @@ typedef struct {
   const void *operand[VX_MOST_EXTRAS];
   int64_t row[VX_MOST_EXTRAS], column[VX_MOST_EXTRAS];
 } vx_gpu_finished;
+
+/* How the products of a batch lie, which blockIdx.y counts: bytes along up to two axes, outer first; 0 where one serves all. `w`
+ * is the workspace; partial sums are written with it in the place of C. */
+typedef struct {
+  int64_t inner, first, a[2], b[2], c[2], w[2];
+} vx_gpu_batches;
 
 /* A tensor of an epilogue: [n] per column, [m] per row, [m, n] per element. */
 enum { VX_PER_COLUMN = 0, VX_PER_ROW, VX_PER_ELEMENT };
@@ -72,6 +78,7 @@ typedef struct {
   int32_t out_code, out_bits;       /* of C */
   int32_t map_type;                 /* CUtensorMapDataType */
   int32_t wide;                     /* whether kernels address more than 2^31 elements of an operand */
+  int32_t is_batched;               /* whether operands have batch axes and kernels take them */
   int32_t finishes, extra_count;    /* whether sums go through an epilogue, and how many tensors it reads */
   vx_gpu_extra extras[VX_MOST_EXTRAS];
   int64_t workspace_bytes;

@@ -11,11 +11,11 @@ void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *pl
   const vx_gpu_group *group = &vx_gpu_groups[(!!shape->transpose_a * 2 + !!shape->transpose_b) * 4 + alignment_class(shape->alignment)];
   *plan = (vx_gpu_plan){-1, 1, (int32_t)shape->k, 1, 0};
   if (!group->count) return;
-  int64_t room = workspace / 4 / shape->m / shape->n;
+  int64_t room = workspace / 4 / shape->m / shape->n / shape->batch;
   room = room < 1 ? 1 : room > MOST_ROOM ? MOST_ROOM : room;
   vx_gpu_pricing *price = __builtin_cpu_supports("avx2") ? vortex_gpu_costs_avx2 : vortex_gpu_costs;
   price(vx_gpu_figures + group->figures, totals, cuts, (group->count + VX_GPU_LANES - 1) / VX_GPU_LANES, (float)shape->m, (float)shape->n,
-        (float)shape->k, (float)room);
+        (float)shape->k, (float)room, (float)shape->batch);
   int32_t best = 0;
   for (int32_t i = 1; i < group->count; i++)
     if (totals[i] < totals[best]) best = i;

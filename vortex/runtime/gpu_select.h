@@ -18,7 +18,8 @@ extern const int32_t vx_gpu_indices[], vx_gpu_depths[], vx_gpu_rasters[];
 extern const vx_gpu_group vx_gpu_groups[16];
 
 /* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
-typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room);
+typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,
+                            float batch);
 vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2;
 
 #endif
