@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 from emulator import TIMINGS, EmulationError, Record, Statistics, TensorMap, Workspace, run
 from numpy.typing import NDArray
 
-from vortex.codegen import cuda_reduce, tensor_core_hopper
+from vortex.codegen import cuda_reduce, nvrtc, tensor_core_hopper
 from vortex.codegen.cuda import reduction, source, split_args
 from vortex.codegen.cuda_form import PLAIN, Form
 from vortex.codegen.cuda_lower import STORED, KernelSource
@@ -69,6 +71,12 @@ def unit(variants: Sequence[Variant], arch: str, form: Form = PLAIN) -> Unit:
     dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants})
     reductions = [reduction(dtype, arch, form).source for dtype in dtypes]
     return Unit("\n".join([form.prelude, *(kernel.source for _, kernel in kernels), *reductions]), kernels)
+
+
+def machine_code(text: str, arch: str) -> nvrtc.Compiled:
+    """A unit as NVRTC compiles it, which looks for a driver and must not find the fake one of other tests."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(nvrtc.compile_nvrtc, text, arch).result()
 
 
 def rounded_up(value: int, to: int) -> int:

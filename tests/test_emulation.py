@@ -27,7 +27,7 @@ SHAPES = 20
 LIBRARIES = [(hw, dtype) for hw in ("a100", "h200") for dtype in ("float32", "tfloat32", "float16", "bfloat16")]
 SAMPLED = [("rtx3090", "float32"), ("rtx3090", "float16"), ("t4", "float32"), ("t4", "float16")]
 """Of these libraries every kernel in `STRIDE` that no library above has, on fewer shapes."""
-STRIDE, FEW_SHAPES = 5, 8
+STRIDE, FEW_SHAPES = 10, 6
 
 
 def tensor_core(dtype: str, store: str = "direct", stages: int = 3) -> BlockStrategy:

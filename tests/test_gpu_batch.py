@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from gpu_doubles import ExchangeTensor, StubDriver, aligned
 from needs import an_emulator
-from products import unit
+from products import machine_code, unit
 from test_codegen_cuda import an_nvrtc
 from test_emulation import across_k, along_k, cuda_core, tensor_core
 from test_gpu_end_to_end import assembled, emulating
 
-from vortex.codegen import nvrtc
 from vortex.codegen.cuda import source, split_args
 from vortex.codegen.cuda_form import Form
 from vortex.errors import OperandError, ShapeError
@@ -193,5 +192,5 @@ class TestText:
     @an_nvrtc
     def test_machine_code_stays_in_registers(self):
         variants = [*VARIANTS, Variant(across_k("float16"), True, False, 16)]
-        used = nvrtc.compile_nvrtc(unit(variants, "sm_80", BATCHED).text, "sm_80").resources
+        used = machine_code(unit(variants, "sm_80", BATCHED).text, "sm_80").resources
         assert [(x.spills, x.stack) for x in used.values()] == [(0, 0)] * (len(variants) + 1)

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 from needs import an_emulator
-from products import Unit, cases, check, unit
+from products import Unit, cases, check, machine_code, unit
 from test_codegen_cuda import an_nvrtc
 from test_emulation import across_k, along_k, arch_of, cuda_core, hopper, tensor_core, turing
 
 from vortex import operators as ops
-from vortex.codegen import cuda_finish, nvrtc
+from vortex.codegen import cuda_finish
 from vortex.codegen.cuda import source
 from vortex.codegen.cuda_form import Form
 from vortex.epilogue import Epilogue, Store
@@ -71,7 +71,7 @@ def test_integers_are_rounded_and_saturate(out: str):
 def test_kernels_with_an_epilogue_stay_in_registers(arch: str):
     variants = [variant for variant in FAMILIES.values() if arch_of(variant) == arch]
     made = unit(variants, arch, Form(Store(SMOOTH, "float32", "bfloat16")))
-    used = nvrtc.compile_nvrtc(made.text, arch).resources
+    used = machine_code(made.text, arch).resources
     assert {variant.name for variant in variants} < set(used)
     assert [(x.spills, x.stack) for x in used.values()] == [(0, 0)] * len(used)
 
