@@ -42,12 +42,12 @@ PLAIN = """
 #include "gpu_select.h"
 #include <string.h>
 /* How many costs differ in a bit between the code for every processor and that for processors with AVX2. */
-int32_t different(int32_t group, float m, float n, float k, float room) {
+int32_t different(int32_t group, float m, float n, float k, float room, float batch) {
   static float totals[2][VX_GPU_MOST], cuts[2][VX_GPU_MOST];
   const vx_gpu_group *g = &vx_gpu_groups[group];
   int32_t blocks = (g->count + VX_GPU_LANES - 1) / VX_GPU_LANES, found = 0;
-  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room);
-  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room);
+  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room, batch);
+  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch);
   for (int32_t i = 0; i < g->count; i++) found += totals[0][i] != totals[1][i] || cuts[0][i] != cuts[1][i];
   return found;
 }
@@ -56,7 +56,7 @@ int32_t different(int32_t group, float m, float n, float k, float room) {
 
 class Shape(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in "mnk"),
+        *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         *((name, ctypes.c_int32) for name in ("transpose_a", "transpose_b", "alignment")),
     )
 
@@ -149,11 +149,11 @@ def test_the_mirror_picks_the_same_plan(choose: ctypes.CDLL) -> None:
 
 @pytest.mark.skipif("avx2" not in cpu_flags(), reason="compares two forms of the code: needs a processor with AVX2")
 def test_both_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL) -> None:
-    floats = [ctypes.c_float] * 4
+    floats = [ctypes.c_float] * 5
     choose.different.argtypes = (ctypes.c_int32, *floats)
     for group in range(len(LAYOUTS) * len(ALIGNMENTS)):
-        for m, n, k, _ in random_extents(300, group):
-            assert choose.different(group, m, n, k, 1000.0) == 0, (group, m, n, k)
+        for m, n, k, batch in random_extents(300, group):
+            assert choose.different(group, m, n, k, 1000.0, batch) == 0, (group, m, n, k)
 
 
 def test_many_at_once_is_one_by_one() -> None:
@@ -246,7 +246,7 @@ def test_parts_are_whole_stages(splits: int, k: int, depth: int, expected: tuple
 
 def test_selection_is_quick_in_native_code(choose: ctypes.CDLL) -> None:
     """A ceiling that holds on slow and busy machines; docs/gpu-model.md has the measured figure."""
-    shape = Shape(333, 444, 555, 0, 0, 16)
+    shape = Shape(333, 444, 555, 1, 0, 0, 16)
     assert min(choose.seconds(ctypes.byref(shape), 2**30, 2000) for _ in range(5)) / 2000 < 20e-6
 
 
