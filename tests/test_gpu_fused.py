@@ -21,7 +21,7 @@ from vortex.gpu_fused import FusedGpuGemm
 pytestmark = an_emulator
 
 CHAIN = ops.bias() >> ops.relu() >> ops.scale(per="row", dtype="float16") >> ops.residual()
-OPERATOR = ops.Gemm("float16", CHAIN, "float32")
+OPERATOR = ops.Gemm("float16", CHAIN, out_dtype="float32")
 VARIANTS = (
     Variant(tensor_core("float16"), False, False, 16),
     Variant(tensor_core("float16", "shared", 2), False, False, 2),
