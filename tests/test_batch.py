@@ -366,7 +366,7 @@ def test_operators_refuse_other_dtypes() -> None:
         with pytest.raises(DtypeError, match="float32"):
             operator(dtype="float64")  # type: ignore[arg-type]
     with pytest.raises(DtypeError, match="expected float32; cast"):
-        vortex.compile(BatchGemm("float16"), "zen5", cache=False)
+        vortex.compile(BatchGemm("float16"), "epyc-zen5", cache=False)
 
 
 def test_reasons_mirror_the_door() -> None:
