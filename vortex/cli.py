@@ -149,9 +149,8 @@ def explain(
     from vortex import api, operators
 
     if operators.named(operator).name not in ("gemm", "batch_gemm"):
-        raise typer.BadParameter(
-            f"{operator} has no M,N,K; gemm and batch_gemm are explained here", param_hint="OPERATOR"
-        )
+        what = f"{operator} has no plans by M,N,K; gemm and batch_gemm are explained here"
+        raise typer.BadParameter(what, param_hint="OPERATOR")
     with progress_bar(f"compiling {operator} for {hw}") as progress:
         kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
     operands: dict[str, Any] = {"packed": packed, "threads": threads}
