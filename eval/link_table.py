@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from vortex import operators
+from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
-from vortex.codegen.cpu import dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu import STAGES, Parts, dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.library import Library
-from vortex.operators import rebuilt, store_of
+from vortex.operators import prologue_of, rebuilt, store_of
 from vortex.rkernel import decompose
 
 
@@ -42,16 +44,17 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     """The library `gemm` with these strategies in place of its own. Compiles for some ten seconds."""
     manifest, hardware = gemm.manifest, hardware_of(gemm)
     selector = replace(manifest.selector(), strategies=tuple(strategies))
-    tiles = sieve(decompose(rebuilt(manifest.operator, manifest.settings), hardware)).register_tiles
+    operator = rebuilt(manifest.operator, manifest.settings)
+    tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
-    dots = dot_shapes(hardware.instruction(manifest.dtype).registers)
-    store = store_of(rebuilt(manifest.operator, manifest.settings))
+    dots = dot_shapes(hardware.instruction(manifest.dtype).registers, strategies)
+    parts = Parts(LAYOUTS, STAGES, dots, store_of(operator), prologue_of(operator), fixed(operator))
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)
         objects = emit_objects(
-            shapes, dots, store, manifest.lanes, hardware.llvm_cpu, folder, workers, lambda what, share: None
+            shapes, parts, manifest.lanes, hardware.llvm_cpu, folder, workers, lambda what, share: None
         )
         started = manifest.rates.call + manifest.rates.thread_start
-        binary = emit_library(selector, objects, store, hardware.llvm_cpu, folder, started).read_bytes()
+        binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started).read_bytes()
     return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))

@@ -8,11 +8,13 @@ domain would miss much.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from vortex.axes import Extent, Hint, often
 from vortex.candidates import WIDEST_PANEL, Strategy
 from vortex.dtypes import WordFormat
 from vortex.rates import Rates
@@ -20,17 +22,40 @@ from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, 
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
-FILTERS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+FILTERS = often(dict.fromkeys((16, 32, 64, 96, 128, 192, 256, 384, 512), 1.0))
 """Columns of a packed operand that is the weights of a convolution."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
+MOST_WORK = 1 << 37
+"""Multiply-adds of the largest shapes of the domain."""
 
 
-def domain(extents: Sequence[int], kinds: Sequence[OperandB], columns: Sequence[int] = ()) -> list[Shape]:
-    """Shapes of at most 2^37 multiply-adds on the lattice, whose n is one of `columns` if there are any."""
-    sides = extents, columns or extents, extents
-    shapes = [Shape(m, n, k, b) for m, n, k in product(*sides) for b in kinds]
-    return [shape for shape in shapes if shape.m * shape.n * shape.k <= 1 << 37]
+@dataclass(frozen=True)
+class Domain:
+    """The shapes that strategies are chosen for, and how much each matters."""
+
+    shapes: tuple[Shape, ...]
+    weights: tuple[float, ...]
+
+
+def domain(lattice: Sequence[int], kinds: Sequence[OperandB], known: Mapping[str, Extent]) -> Domain:
+    """Shapes of at most 2^37 multiply-adds on the lattice, or the smallest there are; known extents replace it."""
+    axes = [_points(known.get(axis), lattice) for axis in "mnk"]
+    products = [(m * n * k, (m, n, k), u * v * w) for (m, u), (n, v), (k, w) in product(*axes)]
+    most = max(MOST_WORK, min(products)[0])
+    found = [(Shape(*shape, b), weight) for work, shape, weight in products if work <= most for b in kinds]
+    return Domain(tuple(shape for shape, _ in found), tuple(weight for _, weight in found))
+
+
+def _points(extent: Extent, lattice: Sequence[int]) -> list[tuple[int, float]]:
+    if isinstance(extent, Hint):
+        return list(extent.points)
+    return [(at, 1.0) for at in (lattice if extent is None else (extent,))]
+
+
+def lattices(known: Mapping[str, Extent]) -> tuple[Sequence[int], Sequence[int]]:
+    """Of the first and of the last choice: the fewer axes are open, the finer."""
+    return (FINE[::2], FINE) if any(extent is not None for extent in known.values()) else (COARSE, FINE[::2])
 
 
 def losses(selector: Selector, shapes: Sequence[Shape], threads: int) -> Array:
@@ -59,15 +84,15 @@ def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strateg
     return [selector.strategies[index] for index in sorted(kept)]
 
 
-def cover(loss: Array, most: int) -> list[int]:
-    """Greedy choice of columns so that the mean over rows of log(least chosen loss) falls fastest."""
+def cover(loss: Array, weights: Array, most: int) -> list[int]:
+    """Greedy choice of columns so that the weighted mean over rows of log(least chosen loss) falls fastest."""
     logs = np.log(loss)
     current = np.full(len(logs), np.log(np.float32(1e3)), np.float32)
     chosen: list[int] = []
     while len(chosen) < most:
-        means = np.minimum(current[:, None], logs).mean(axis=0)
+        means = np.average(np.minimum(current[:, None], logs), axis=0, weights=weights)
         best = int(np.argmin(means))
-        if chosen and current.mean() - means[best] < MEAN_GAIN:
+        if chosen and np.average(current, weights=weights) - means[best] < MEAN_GAIN:
             break
         chosen.append(best)
         current = np.minimum(current, logs[:, best])
@@ -79,18 +104,17 @@ def choose_panel(
     table: SlopeTable,
     lanes: int,
     strategies: Sequence[Strategy],
-    columns: Sequence[int],
+    packed: Domain,
     words: WordFormat | None,
 ) -> int:
-    """The declared width of an operand packed from so many columns: that of the main tile which serves them best."""
-    shapes = domain(COARSE, [OperandB.PACKED], columns)
+    """The declared width of a packed operand: that of the main tile which serves the domain best."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
     widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
-        seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in shapes]
-        scores[panel] = float(np.mean(np.log(seconds)))
+        seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in packed.shapes]
+        scores[panel] = float(np.average(np.log(seconds), weights=packed.weights))
     return min(widths, key=lambda width: (round(scores[width], 3), width))
 
 
@@ -101,22 +125,28 @@ def analyze(
     lanes: int,
     threads: int,
     most: int,
-    packed: Sequence[int] = COARSE,
+    known: Mapping[str, Extent],
+    packed: Hint | None = None,
     words: WordFormat | None = None,
 ) -> tuple[tuple[Strategy, ...], int]:
-    """The strategies a library keeps, and the panel width of its packed operands, of `packed` columns."""
-    kinds = list(OperandB)
+    """The strategies a library keeps, and the panel width of its packed operands.
+
+    `known` extents narrow the domain; `packed` are the columns that packed operands have, if they are others.
+    """
+    first, last = lattices(known)
     wide = Selector(tuple(strategies), rates, table, lanes, 1, words)
-    finalists = best_under_each(wide, domain(COARSE, [OperandB.PLAIN, OperandB.TRANSPOSED]))
+    finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes)
     if words:
         # Those that pack nothing serve packed operands alone, whose width is not chosen yet: priced as if B were plain.
         loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
-        finalists += best_under_each(loose, domain(COARSE, [OperandB.PLAIN]))
-    panel = choose_panel(rates, table, lanes, finalists, packed, words)
+        finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes)
+    columns = {"n": packed} if packed else {}
+    panel = choose_panel(rates, table, lanes, finalists, domain(first, [OperandB.PACKED], {**known, **columns}), words)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
-    shapes = domain(FINE[::2], kinds)
-    loss = losses(narrow, shapes, 1)
+    over = domain(last, list(OperandB), known)
+    loss, weights = losses(narrow, over.shapes, 1), np.array(over.weights, np.float32)
     if threads > 1:
-        loss = np.concatenate([loss, losses(narrow, shapes, threads)])
-    chosen = cover(loss, most)
+        loss = np.concatenate([loss, losses(narrow, over.shapes, threads)])
+        weights = np.concatenate([weights, weights])
+    chosen = cover(loss, weights, most)
     return tuple(finalists[index] for index in sorted(chosen)), panel

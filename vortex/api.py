@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
-from vortex.errors import DeviceError, LibraryError, OperandError, ToolchainError
+from vortex.axes import fixed
+from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
@@ -39,6 +40,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    invariant: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> ReduceKernel: ...
@@ -75,6 +77,7 @@ def compile(
     hw: Literal["native"] = ...,
     *,
     dtype: str | None = ...,
+    invariant: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> GemmKernel: ...
@@ -84,6 +87,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    invariant: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> GemmKernel | GpuGemm: ...
@@ -92,6 +96,7 @@ def compile(
     hw: str | Path | Spec = "native",
     *,
     dtype: str | None = None,
+    invariant: str | None = None,
     progress: Progress | None = None,
     cache: bool = True,
 ) -> Any:
@@ -100,9 +105,10 @@ def compile(
     `op` is an operator or its name; `hw` is a shipped spec's name, `"native"` for this CPU, `"cuda"` for this GPU, the
     path of a spec file, or a spec. `dtype` is that of the operands, float32 unless the operator says otherwise; a GPU
     also knows float16, bfloat16, and tfloat32: float32 operands that its Tensor Cores round. A GPU library is built
-    with no GPU at hand as well. `progress` is told what is being done and which share is finished, 0 to 1. Needs the
+    with no GPU at hand as well. With `invariant="m"` a row of a product has the same bits whatever m it is computed
+    with (CPUs). `progress` is told what is being done and which share is finished, 0 to 1. Needs the
     `compile` extra and a C compiler, for GPUs the `cuda` extra too; without a cached library it takes seconds to
-    minutes. Raises UnknownNameError, SpecError, DtypeError, ToolchainError, CodegenError.
+    minutes. Raises UnknownNameError, SpecError, DtypeError, ShapeError, OperandError, ToolchainError, CodegenError.
     """
     try:
         from vortex.cache import library_cache
@@ -115,16 +121,17 @@ def compile(
     operator, spec = operators.named(op), load_spec(hw)
     if dtype is not None:
         operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
+    check_demands(operator, spec, invariant)
     report = progress or (lambda what, share: None)
     _check_device(operator, spec)
     built_for = operators.compiled_as(operator)
     if not cache:
-        return _opened(_serving(operator, _build(built_for, spec, report)))
-    store, key = library_cache(), cache_key(built_for, spec)
+        return _opened(_serving(operator, _build(built_for, spec, report, invariant)))
+    store, key = library_cache(), cache_key(built_for, spec, invariant)
     with store.lock(key):
         library = _cached(store.get(key))
         if library is None:
-            library = _build(built_for, spec, report)
+            library = _build(built_for, spec, report, invariant)
             with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                 built = Path(folder) / "built.vortex"
                 _write(library, built)
@@ -217,7 +224,28 @@ def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> A
     return _opened(library, device, jit)
 
 
-def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Library[Any] | GpuLibrary:
+def check_demands(operator: operators.Operator, spec: Spec, invariant: str | None) -> None:
+    """Refuse what no library of this operator on this device can promise."""
+    from vortex.hardware import HardwareSpec
+
+    on_cpu = isinstance(spec, HardwareSpec)
+    known = fixed(operator)
+    if known and not on_cpu:
+        told = ", ".join(f"{axis}={extent}" for axis, extent in known.items())
+        raise ShapeError(
+            f"{told} on {spec.name}: only CPU libraries know fixed extents so far; leave every extent open"
+        )
+    if invariant is None:
+        return
+    if invariant != "m":
+        raise OperandError(f"invariant={invariant!r}: expected 'm', the axis whose extent changes no bit of a row")
+    if not on_cpu or not operator.name.endswith("gemm"):
+        raise OperandError(f"invariant='m' for {operator.name} on {spec.name}: only products on CPUs can promise it")
+
+
+def _build(
+    operator: operators.Operator, spec: Spec, report: Progress, invariant: str | None
+) -> Library[Any] | GpuLibrary:
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
 
@@ -230,7 +258,7 @@ def _build(operator: operators.Operator, spec: Spec, report: Progress) -> Librar
                 return reduction_compiler.compile(operator, spec, Path(folder), report, is_here(spec))
             from vortex import compiler
 
-            return compiler.compile(operator, spec, Path(folder), report, is_here(spec))
+            return compiler.compile(operator, spec, Path(folder), report, is_here(spec), invariant)
         from vortex import gpu_compiler
 
         return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))
@@ -251,7 +279,7 @@ def is_here(spec: HardwareSpec) -> bool:
     )
 
 
-def cache_key(operator: operators.Operator, spec: Spec) -> str:
+def cache_key(operator: operators.Operator, spec: Spec, invariant: str | None = None) -> str:
     """Everything a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
     releases = {}
     for name in ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc"):
@@ -266,5 +294,5 @@ def cache_key(operator: operators.Operator, spec: Spec) -> str:
         p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
     ):
         sources.update(path.read_bytes())
-    described = [repr(operator), spec.fingerprint(), releases, sources.hexdigest()]
+    described = [repr(operator), invariant, spec.fingerprint(), releases, sources.hexdigest()]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -13,11 +13,12 @@ from vortex import explain as explaining
 from vortex.batch_operands import MOST_RANK, PackedMatrices, product_shape, refusal
 from vortex.candidates import Strategy
 from vortex.errors import OperandError, ShapeError
-from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel, shape_of, thread_count
+from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
 from vortex.library import Library, write
 from vortex.operands import UNREADABLE, aligned_zeros, allocated, exportable, refuse_gradients, unreadable
 from vortex.operators import BatchGemm, rebuilt
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
+from vortex.shapes import shape_of, thread_count
 
 
 class Products:

@@ -7,7 +7,7 @@ survivor to the tiles it can stand on. Each filter reports how many it admitted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -197,11 +197,9 @@ def dot_tiles(registers: int) -> dict[int, int]:
     return {columns: min(rows, DOT_ROWS) for columns, rows in tallest.items() if rows >= 1}
 
 
-def dot_strategy(rkernel: RKernel) -> Strategy:
+def dot_strategy(registers: int, lanes: int) -> Strategy:
     """The one strategy of the dot family: its columns are the short side of C, its rows follow at run time."""
-    isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
-    widest = max(dot_tiles(isa.registers))
-    return Strategy(Tile(DOT_ROWS, widest, isa.lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
+    return Strategy(Tile(DOT_ROWS, max(dot_tiles(registers)), lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
 
 
 def sieve(rkernel: RKernel) -> Sieve:
@@ -217,7 +215,22 @@ def sieve(rkernel: RKernel) -> Sieve:
     if rkernel.hardware.words(rkernel.operator.dtype):
         # Words are gathered for outer products: neither is the product turned over, nor are there dot products along k.
         return Sieve(tiles, tuple(strategies), admitted)
-    return Sieve(tiles, (*strategies, dot_strategy(rkernel)), (*admitted, Admitted("dot", "DotTiles", 1)))
+    isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
+    return Sieve(
+        tiles, (*strategies, dot_strategy(isa.registers, isa.lanes)), (*admitted, Admitted("dot", "DotTiles", 1))
+    )
+
+
+def invariant_in_m(found: Sieve) -> Sieve:
+    """The candidates whose rows have the same bits whatever m is: outer products, one chain in the order of k each.
+
+    Dot products add up in another order, and which of the two is faster depends on m. (A split of k would too: the
+    selector of such a library is told of one core.)
+    """
+    strategies = tuple(strategy for strategy in found.strategies if not strategy.stage.dot)
+    return replace(
+        found, strategies=strategies, admitted=(*found.admitted, Admitted("L1", "Invariant", len(strategies)))
+    )
 
 
 def takes_packed(strategy: Strategy) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from vortex.analyzer import COARSE, FILTERS, analyze
-from vortex.candidates import sieve, takes_packed
+from vortex.analyzer import FILTERS, analyze
+from vortex.axes import extents, fixed
+from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
-from vortex.codegen.cpu import Addition, dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu import Addition, Parts, dot_shapes, emit_library, emit_objects, load_stages
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
@@ -23,17 +24,25 @@ from vortex.operators import Conv2d, Operator, prologue_of, settings, store_of
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
+from vortex.specialise import specialised
 
 Progress = Callable[[str, float], None]
 MOST_STRATEGIES = 16
 """The selector prices every strategy at every call: as many as lanes of one AVX-512 vector cost it no more than one."""
 
 
-def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: Progress, measurable: bool) -> Library:
+def compile(
+    operator: Operator,
+    hardware: HardwareSpec,
+    folder: Path,
+    progress: Progress,
+    measurable: bool,
+    invariant: str | None = None,
+) -> Library:
     """Build every micro-kernel `operator` may need on `hardware` inside the working `folder`.
 
     With `measurable` the device is at hand and L0 is timed on it; otherwise a recorded measurement is replayed, or L0
-    is computed.
+    is computed. `invariant="m"` keeps what gives a row the same bits whatever m is.
     """
     versions = check_versions()
     clock = Stopwatch()
@@ -44,24 +53,28 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
-    if isinstance(operator, Conv2d):  # the weights of a 1x1 filter are packed, pixels are rows: no other GEMM is called
+    conv = isinstance(operator, Conv2d)
+    if conv:  # the weights of a 1x1 filter are packed, pixels are rows: no other GEMM is called
         found = replace(found, strategies=tuple(s for s in found.strategies if takes_packed(s)))
+    if invariant:
+        found = invariant_in_m(found)
+    if not words:
+        found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES)
     clock.lap("sieve")
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    layouts = LAYOUTS[:1] if isinstance(operator, Conv2d) else LAYOUTS
-    dots = [] if isinstance(operator, Conv2d) else dot_shapes(isa.registers)
+    layouts = LAYOUTS[:1] if conv else LAYOUTS
+    dots = dot_shapes(isa.registers, found.strategies)
+    nests, prologue = load_stages(found.strategies, layouts), prologue_of(operator)
+    parts = Parts(layouts, nests, dots, store_of(operator), prologue, fixed(operator))
 
     def emitting(what: str, share: float) -> None:
         progress(what, 0.05 + 0.6 * share)
 
     more = conv_tasks(shapes) if isinstance(operator, Conv2d) else ()
-    store, prologue = store_of(operator), prologue_of(operator)
     if words and prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
-    objects = emit_objects(
-        shapes, dots, store, lanes, hardware.llvm_cpu, folder, workers, emitting, more, layouts, prologue, words
-    )
+    objects = emit_objects(shapes, parts, lanes, hardware.llvm_cpu, folder, workers, emitting, more, words)
     clock.lap("emit")
     progress("measuring micro-kernels", 0.65)
     empirical = measurable and rkernel.levels[0].empirical
@@ -73,16 +86,16 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
     machine, table = rates(hardware, profile, operator.dtype), profile.slopes()
     if words:
         machine = replace(machine, cores=1.0)  # products of words are not split along k
-    packed = FILTERS if isinstance(operator, Conv2d) else COARSE
+    known, packed = extents(operator), FILTERS if conv else None
     chosen, panel = analyze(  # Eq. 1
-        found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, packed, words
+        found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words
     )
     clock.lap("analyze")
     progress("linking the library", 0.9)
-    selector = Selector(chosen, machine, table, lanes, panel, words)
+    selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)
     addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
-    binary = emit_library(selector, objects, store, hardware.llvm_cpu, folder, started, addition, layouts)
+    binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started, addition)
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,
@@ -101,6 +114,7 @@ def compile(operator: Operator, hardware: HardwareSpec, folder: Path, progress: 
         words=words.name if words else "",
         versions={**versions, "python": platform.python_version()},
         offline_seconds=clock.laps,
+        invariant=invariant,
     )
     progress("done", 1.0)
     return Library(manifest, binary.read_bytes())

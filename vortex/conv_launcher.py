@@ -13,10 +13,11 @@ from vortex import operators
 from vortex.conv_selector import FAMILIES, ConvPlan, ConvSelector, Family, tallest
 from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
-from vortex.launcher import native_module, thread_count
+from vortex.launcher import native_module
 from vortex.library import Library, write
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
 from vortex.selector import Grid
+from vortex.shapes import thread_count
 from vortex.threads import Listener
 
 NAMES = ("x", "w", "out")

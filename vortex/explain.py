@@ -61,10 +61,20 @@ class Explanation:
     """What the store stage does to each element, if anything."""
     prologue: str = ""
     """What is done to each element of A while it is packed."""
+    free: LaunchPlan | None = None
+    """Where the library is invariant: the best plan if it were not."""
 
     @property
     def gflops(self) -> float:
         return 2e-9 * self.shape.batch * self.shape.m * self.shape.n * self.shape.k / self.plan.seconds
+
+    def _demanded(self) -> list[str]:
+        """What it costs that a row has the same bits whatever m is."""
+        if self.free is None:
+            return []
+        ratio = self.plan.seconds / self.free.seconds
+        free = f"{self.free.strategy}; grid {self.free.grid}" if ratio > 1 else "which takes the same plan"
+        return [f"invariant in m: {ratio:.3f}x the seconds of a library that is not ({free})"]
 
     def __str__(self) -> str:
         s, plan = self.shape, self.plan
@@ -80,6 +90,7 @@ class Explanation:
                 for name, value in self.terms.items()
                 if value >= SHOWN_S and name != "total"
             ),
+            *self._demanded(),
             *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
             *([f"load   {self.prologue} on A while it is packed: every plan packs A"] * bool(self.prologue)),
             "runners-up",
@@ -129,4 +140,5 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         hardware=manifest.hardware["name"],
         store=str(store_of(operator)),
         prologue=str(prologue) if (prologue := prologue_of(operator)) else "",
+        free=manifest.free_selector().select(shape, threads) if manifest.invariant else None,
     )

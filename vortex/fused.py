@@ -11,7 +11,7 @@ from vortex import operators
 from vortex.errors import DtypeError, OperandError, UnknownNameError, VortexError
 from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
 from vortex.library import Library
-from vortex.operands import OPERANDS, REASONS, UNREADABLE, PackedOperand, described, exportable, refuse_gradients
+from vortex.operands import OPERANDS, UNREADABLE, PackedOperand, described, exportable, refuse_gradients
 from vortex.selector import LaunchPlan
 from vortex.steps import Operand
 
@@ -134,7 +134,7 @@ class FusedGemm(GemmKernel):
 
     def _told(self, status: int, given: tuple[Any, ...], extras: tuple[Any, ...]) -> VortexError:
         """A refusal of the native door in words."""
-        kind, problem, remedy = REASONS[(status & 0xFF) - 1]
+        kind, problem, remedy = self._reason(status)
         place, names, values = status >> 8, (*OPERANDS, *self._names), (*given, *extras)
         if status & 0xFF == WRONG_DTYPE:
             remedy = f"{names[place]} is {self._dtypes[place]} in this library; cast the operand"

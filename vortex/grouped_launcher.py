@@ -12,11 +12,11 @@ from vortex import explain as explaining
 from vortex.batch_launcher import Products
 from vortex.batch_operands import matrix_extents, product_shape, whole_numbers
 from vortex.errors import OperandError, ShapeError
-from vortex.launcher import thread_count
 from vortex.library import Library
 from vortex.operands import allocated
 from vortex.operators import GroupedGemm
 from vortex.selector import LaunchPlan, Shape
+from vortex.shapes import thread_count
 
 
 class GroupedGemmKernel(Products):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,18 @@ import numpy as np
 
 from vortex import explain as explaining
 from vortex.affinity import cpu_flags
-from vortex.candidates import WHOLE, WIDEST_PANEL, dot_tiles
+from vortex.axes import fixed
+from vortex.candidates import WIDEST_PANEL, dot_tiles
 from vortex.dtypes import WORDS
 from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.library import Library, write
 from vortex.operands import (
+    FIXED_EXTENT,
     OPERANDS,
     REASONS,
     UNREADABLE,
     PackedOperand,
+    Refusal,
     aligned_zeros,
     described,
     exportable,
@@ -31,7 +32,9 @@ from vortex.operands import (
     retry,
     unreadable,
 )
-from vortex.selector import Grid, LaunchPlan, OperandB, Shape
+from vortex.operators import rebuilt
+from vortex.selector import Grid, LaunchPlan, Shape
+from vortex.shapes import select_arguments, shape_of, thread_count
 from vortex.threads import Listener, get_num_threads
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
@@ -85,7 +88,9 @@ class GemmKernel:
         )
         self._threads = Listener(module.get_function("set_threads"))
         self._selector = self.manifest.selector()
-        self._few = max(dot_tiles(round(self.manifest.rates.registers)))
+        dots = any(strategy.stage.dot for strategy in self.strategies)
+        self._few = max(dot_tiles(round(self.manifest.rates.registers))) if dots else 0
+        self._fixed = fixed(rebuilt(self.manifest.operator, self.manifest.settings))
 
     @property
     def strategies(self) -> tuple[Any, ...]:
@@ -154,6 +159,7 @@ class GemmKernel:
         refuse_gradients(b, names=("b",))
         rows, columns = extents(b, "b")
         n, k = (rows, columns) if transpose else (columns, rows)
+        self._check_fixed(n=n, k=k)
         panel, lanes, words = self.manifest.panel, self.manifest.lanes, WORDS.get(self.manifest.words)
         few = 0 < n <= self._few and words is None
         narrow = n <= max(panel, WIDEST_PANEL * lanes) and words is None
@@ -182,17 +188,17 @@ class GemmKernel:
 
     def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        shape, count = shape_of(m, n, k, **operands), thread_count(threads)
+        shape, count = self._shape(m, n, k, **operands), thread_count(threads)
         return self._priced(shape, *self.native_choice(shape, count), count)
 
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
         """What the native selector picks: the index of a strategy, and the grid."""
-        choice = int(self._select(*_select_arguments(shape), threads))
+        choice = int(self._select(*select_arguments(shape), threads))
         return choice & 0xFFFF, Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
 
     def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
         """Every plan the selector chooses from for this shape."""
-        return explaining.plans(self._selector, shape_of(m, n, k, **operands), thread_count(threads))
+        return explaining.plans(self._selector, self._shape(m, n, k, **operands), thread_count(threads))
 
     def run(
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
@@ -227,16 +233,16 @@ class GemmKernel:
     def explain(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> explaining.Explanation:
         """The chosen strategy with each cost term, the runners-up, and what the sieve admitted."""
         plan = self.plan(m, n, k, threads=threads, **operands)
-        shape = shape_of(m, n, k, **operands)
+        shape = self._shape(m, n, k, **operands)
         return explaining.explain(self.manifest, self._selector, shape, plan, thread_count(threads))
 
     def cost_terms(self, plan: LaunchPlan, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
         """Predicted seconds of one plan, term by term."""
-        return explaining.terms(self._selector, shape_of(m, n, k, **operands), plan)
+        return explaining.terms(self._selector, self._shape(m, n, k, **operands), plan)
 
     def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
         """Seconds per selection in native code, the mean of `repeats`."""
-        arguments = _select_arguments(shape_of(m, n, k, **operands))
+        arguments = select_arguments(self._shape(m, n, k, **operands))
         return int(self._time(*arguments, get_num_threads(), repeats)) * 1e-9 / repeats
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -247,6 +253,19 @@ class GemmKernel:
         hardware = self.manifest.hardware["name"]
         count, basis = len(self.strategies), self.manifest.basis
         return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
+
+    def _shape(self, m: int, n: int, k: int, **operands: Any) -> Shape:
+        self._check_fixed(m=m, n=n, k=k)
+        return shape_of(m, n, k, **operands)
+
+    def _check_fixed(self, **extents: int) -> None:
+        """Refuse an extent that no call of this library has."""
+        for axis, extent in extents.items():
+            if self._fixed.get(axis, extent) != extent:
+                raise ShapeError(f"{axis}={extent}: this library is for {self._told_fixed()} alone; {FIXED_EXTENT[2]}")
+
+    def _told_fixed(self) -> str:
+        return ", ".join(f"{axis}={extent}" for axis, extent in self._fixed.items())
 
     def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
         total = np.asarray(self._selector.costs(shape, grid, threads).total)
@@ -273,49 +292,18 @@ class GemmKernel:
             return np.empty((m, n), np.float32)
         raise OperandError(f"a is a {type(a).__name__}; expected a tensor; {REASONS[0][2]}")
 
-    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+    def _reason(self, status: int) -> Refusal:
+        """What a number of the native door means."""
         kind, problem, remedy = REASONS[(status & 0xFF) - 1]
+        return (
+            (kind, f"{problem} ({self._told_fixed()})", remedy)
+            if problem == FIXED_EXTENT[1]
+            else (kind, problem, remedy)
+        )
+
+    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+        kind, problem, remedy = self._reason(status)
         place = status >> 8
         name, operand = OPERANDS[place], (a, b, out)[place]
         shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(OPERANDS, (a, b, out), strict=True) if o is not None)
         return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
-
-
-def shape_of(
-    m: int,
-    n: int,
-    k: int,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    packed: bool = False,
-    lda: int = 0,
-    ldb: int = 0,
-) -> Shape:
-    """The shape of a call as the selector sees it; leading dimensions in elements, dense if 0.
-
-    An empty extent, for which nothing runs, is priced as one.
-    """
-    try:
-        given = [index(extent) for extent in (m, n, k)]
-    except TypeError:
-        given = [-1]
-    if min(given) < 0 or max(given) >= WHOLE:
-        raise ShapeError(f"m={m!r}, n={n!r}, k={k!r}: expected whole numbers of at least 0 and below {WHOLE}")
-    kind = OperandB.PACKED if packed else OperandB.TRANSPOSED if transpose_b else OperandB.PLAIN
-    m, n, k = (max(1, extent) for extent in given)
-    return Shape(m, n, k, kind, lda, transpose_a, ldb)
-
-
-def thread_count(given: int | None) -> int:
-    """As many threads as are asked for, or as a call would use."""
-    if given is None:
-        return get_num_threads()
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise OperandError(f"threads={given!r}: expected a whole number of at least 1")
-    return given
-
-
-def _select_arguments(shape: Shape) -> Sequence[int]:
-    transposed, packed = shape.b is OperandB.TRANSPOSED, shape.b is OperandB.PACKED
-    return shape.m, shape.n, shape.k, shape.stride_a, shape.stride_b, int(shape.a_is_col), int(transposed), int(packed)

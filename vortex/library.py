@@ -11,13 +11,13 @@ import json
 import os
 import tempfile
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from vortex.candidates import Admitted, Stage, Strategy, Tile
+from vortex.candidates import Admitted, Stage, Strategy, Tile, dot_strategy
 from vortex.dtypes import WORDS
 from vortex.errors import LibraryError
 from vortex.rates import Rates
@@ -51,10 +51,21 @@ class Manifest:
     """The name of the `dtypes.WordFormat` that operands are multiplied in; empty where they are float32."""
     versions: dict[str, str]
     offline_seconds: dict[str, float]
+    invariant: str | None = None
+    """`m` where a row has the same bits whatever m is."""
 
     def selector(self) -> Selector:
+        return self._selector(self.strategies, replace(self.rates, cores=1.0) if self.invariant else self.rates)
+
+    def free_selector(self) -> Selector:
+        """As if no invariance had been asked for: with dot products and split reductions."""
+        dots = self.invariant and not self.words and not self.settings.get("prologue")
+        free = (dot_strategy(round(self.rates.registers), self.lanes),) if dots else ()
+        return self._selector((*self.strategies, *free), self.rates)
+
+    def _selector(self, strategies: tuple[Strategy, ...], rates: Rates) -> Selector:
         table = SlopeTable(np.array(self.slopes, np.float32))
-        return Selector(self.strategies, self.rates, table, self.lanes, self.panel, WORDS.get(self.words))
+        return Selector(strategies, rates, table, self.lanes, self.panel, WORDS.get(self.words))
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)

@@ -28,6 +28,11 @@ ODD_STRIDES: Refusal = (
     "has strides that no matrix has (negative, broadcast, or neither rows nor columns contiguous)",
     "make a contiguous copy",
 )
+FIXED_EXTENT: Refusal = (
+    ShapeError,
+    "has another extent than every call of this library",
+    "compile the operator without that extent",
+)
 REASONS: tuple[Refusal, ...] = (
     (OperandError, "is no tensor", "pass a NumPy array, a torch tensor, or anything with __dlpack__"),
     WRONG_RANK,
@@ -48,6 +53,7 @@ REASONS: tuple[Refusal, ...] = (
         "pass [n] per column, [m] per row, [m, n] per element",
     ),
     (OperandError, "has another element type than sums, so nothing can be added to it", "drop accumulate=True"),
+    FIXED_EXTENT,
 )
 """In the order of the numbers of runtime/door.c."""
 

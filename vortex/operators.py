@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vortex import epilogue
-from vortex.axes import Access, Axis, Role
+from vortex.axes import Access, Axis, Extent, Hint, Role, between, check_extent, often
 from vortex.convolution import Conv2d as Conv2d
 from vortex.dtypes import ITEM_BYTES, SUMS
 from vortex.epilogue import (
@@ -31,15 +31,19 @@ from vortex.reduction import Reduce
 from vortex.steps import Cast
 
 __all__ = [
-    "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Operator", "Reduce", "bias", "cast",
-    "clamp", "finishing", "gelu", "named", "prologue_of", "rebuilt", "relu", "residual", "scale", "settings", "silu",
-    "store_of",
+    "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Hint", "Operator", "Reduce", "between",
+    "bias", "cast", "clamp", "finishing", "gelu", "named", "often", "prologue_of", "rebuilt", "relu", "residual",
+    "scale", "settings", "silu", "store_of",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """C[m, n] (+)= A[m, k] B[k, n], row-major, every extent dynamic; A and B each plain or transposed at the call.
+    """C[m, n] (+)= A[m, k] B[k, n], row-major; A and B each plain or transposed at the call.
+
+    Every extent is dynamic, unless it is fixed (`Gemm(n=2304, k=768)`: a call with another one is refused) or expected
+    (`m=between(1, 512)`, `m=often({1: 0.9, 128: 0.1})`: any other one is served too). What is known makes the library
+    smaller and quicker to build.
 
     `dtype` is the element type of all three operands; sums are kept in float32, those of int8 in int32, which is then
     what C is unless the epilogue or `out_dtype` says otherwise. `tfloat32` takes and gives float32 operands and rounds
@@ -54,8 +58,13 @@ class Gemm:
     """What is done to every element of A before it is multiplied, while A is packed: steps without tensors."""
     out_dtype: str | None = None
     """The element type of C in memory, if not that of the operands; a cast at the end of the epilogue says the same."""
+    m: Extent = None
+    n: Extent = None
+    k: Extent = None
 
     def __post_init__(self) -> None:
+        for name in "mnk":
+            check_extent(name, getattr(self, name))
         check_epilogue("Gemm", self.epilogue, self.out_dtype)
         check_prologue("Gemm", self.prologue)
         if self.dtype not in ITEM_BYTES:
@@ -277,7 +286,7 @@ def compiled_as(operator: Operator) -> Operator:
 def settings(operator: Operator) -> dict[str, Any]:
     """The fields of an operator as JSON knows them: what a library remembers."""
     return {
-        field.name: value.settings() if isinstance(value := getattr(operator, field.name), Epilogue) else value
+        field.name: value.settings() if isinstance(value := getattr(operator, field.name), Epilogue | Hint) else value
         for field in dataclasses.fields(operator)
     }
 
@@ -285,4 +294,5 @@ def settings(operator: Operator) -> dict[str, Any]:
 def rebuilt(name: str, fields: Mapping[str, Any]) -> Operator:
     """The operator that a library was built from."""
     chains = {key: epilogue.rebuilt(fields[key]) for key in ("epilogue", "prologue") if key in fields}
-    return OPERATORS[name](**{**fields, **chains})
+    hints = {key: Hint.rebuilt(fields[key]) for key in "mnk" if isinstance(fields.get(key), list)}
+    return OPERATORS[name](**{**fields, **chains, **hints})

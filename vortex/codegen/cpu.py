@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -26,7 +26,7 @@ from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
 from vortex.cost import Strategies
 from vortex.dtypes import WordFormat
-from vortex.epilogue import NOTHING, Epilogue, Store
+from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
@@ -45,6 +45,27 @@ STAGES = tuple(
     LoadStage(layout, rows_first, pack_a, pack_b)
     for layout, rows_first, pack_a, pack_b in product(LAYOUTS, (False, True), (False, True), PACK_B)
 )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a library has besides micro-kernels, and what its door is told."""
+
+    layouts: Sequence[str]
+    """Of A."""
+    nests: tuple[LoadStage, ...]
+    dots: tuple[tuple[int, int], ...]
+    store: Store
+    prologue: Epilogue
+    fixed: Mapping[str, int]
+    """Extents that every call has; others are refused."""
+
+
+def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
+    """The nests that strategies run, for these layouts of A and any B."""
+    wanted = {(s.stage.rows_first, s.stage.pack_a, s.stage.pack_b) for s in strategies if not s.stage.dot}
+    of_layout = [stage for stage in STAGES if stage.layout in layouts]
+    return tuple(stage for stage in of_layout if (stage.rows_first, stage.pack_a, stage.pack_b != "none") in wanted)
 
 
 def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -76,9 +97,10 @@ def _emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, pat
     compile_object([dot_kernel(rows, columns, lanes) for rows, columns in shapes], cpu_target(llvm_cpu), path)
 
 
-def dot_shapes(registers: int) -> list[tuple[int, int]]:
-    """Every (rows, columns) that the dot family can call."""
-    return [(rows, columns) for columns, tallest in dot_tiles(registers).items() for rows in range(1, tallest + 1)]
+def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
+    """Every (rows, columns) that the dot family can call, if it is among the strategies."""
+    tallest = dot_tiles(registers) if any(strategy.stage.dot for strategy in strategies) else {}
+    return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
 
 
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -88,24 +110,21 @@ def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path)
 
 def emit_objects(
     shapes: Iterable[tuple[int, int]],
-    dots: Sequence[tuple[int, int]],
-    store: Store,
+    parts: Parts,
     lanes: int,
     llvm_cpu: str,
     folder: Path,
     workers: int,
     progress: Progress,
     more: Sequence[Task] = (),
-    layouts: Sequence[str] = LAYOUTS,
-    prologue: Epilogue = NOTHING,
     words: WordFormat | None = None,
 ) -> list[Path]:
     """Objects of the (rows, vectors) micro-kernels for the layouts of A, nests, load and store stages, and dispatch.
 
     Compiled by `workers` processes, with `more` that the operator needs; `progress` is told the share that is done.
     """
-    stored: list[Task] = [(_emit_stores, [store])] if store.needed else []
-    products = word_tasks(shapes, words) if words else float_tasks(shapes, dots, store, layouts, prologue)
+    stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
+    products = word_tasks(shapes, words) if words else float_tasks(shapes, parts)
     tasks = [*stored, *products, *more]
     paths = [folder / f"objects_{index}.o" for index in range(len(tasks))]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
@@ -117,25 +136,19 @@ def emit_objects(
     return paths
 
 
-def float_tasks(
-    shapes: Iterable[tuple[int, int]],
-    dots: Sequence[tuple[int, int]],
-    store: Store,
-    layouts: Sequence[str],
-    prologue: Epilogue,
-) -> list[Task]:
+def float_tasks(shapes: Iterable[tuple[int, int]], parts: Parts) -> list[Task]:
     """What to emit for float32 operands."""
-    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in layouts)
+    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    copy_a = PROLOGUE_SYMBOL if prologue else COPY_SYMBOL
-    nests = [(stage, store.needed, copy_a) for stage in STAGES if stage.layout in layouts]
+    copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
+    nests = [(stage, parts.store.needed, copy_a) for stage in parts.nests]
     half = len(nests) // 2
     return [
         (_emit_rest, tiles),
-        (_emit_dots, dots),
+        *([(_emit_dots, parts.dots)] if parts.dots else []),
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
-        *([(_emit_prologues, [prologue])] if prologue else []),
+        *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
         *((_emit_kernels, batch) for batch in batches),
     ]
 
@@ -159,9 +172,9 @@ def measuring_table(lanes: int) -> str:
     )
 
 
-def dot_table(registers: int) -> list[str]:
+def dot_table(dots: Sequence[tuple[int, int]]) -> list[str]:
     """C source of the dot family's micro-kernels by columns and rows."""
-    tallest = dot_tiles(registers)
+    tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
     width = 16
     entries = [
         "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
@@ -169,7 +182,7 @@ def dot_table(registers: int) -> list[str]:
     ]
     signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
     return [
-        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dot_shapes(registers)),
+        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
         f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
         f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
     ]
@@ -199,12 +212,7 @@ def store_table(store: Store) -> list[str]:
 
 
 def library_table(
-    strategies: Strategies,
-    chosen: Sequence[Strategy],
-    selector: Selector,
-    store: Store,
-    least_parallel: float,
-    layouts: Sequence[str] = LAYOUTS,
+    strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, parts: Parts, least_parallel: float
 ) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes = selector.lanes
@@ -215,7 +223,7 @@ def library_table(
         for s in chosen
     )
     words = selector.words
-    dots = round(selector.rates.registers) if any(s.stage.dot for s in chosen) else 0
+    extents = ", ".join(str(parts.fixed.get(axis, 0)) for axis in "mnk")
     return "\n".join(
         [
             '#include "vortex_runtime.h"',
@@ -226,9 +234,10 @@ def library_table(
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
-            *store_table(store),
+            f"const int64_t vx_fixed[3] = {{{extents}}};",
+            *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
-            *(word_table(words) if words else [*dot_table(dots), *nest_table(layouts)]),
+            *(word_table(words) if words else [*dot_table(parts.dots), *nest_table(parts.nests)]),
             "",
         ]
     )
@@ -243,16 +252,16 @@ def factor_table(dtype: str, words: WordFormat | None) -> list[str]:
     ]
 
 
-def nest_table(layouts: Sequence[str]) -> list[str]:
+def nest_table(emitted: Sequence[LoadStage]) -> list[str]:
     """C source of the nests of float32 operands by what they load."""
     signature = (
         "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
         "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
         "int32_t)"
     )
-    nests = ", ".join(stage.symbol if stage.layout in layouts else "0" for stage in STAGES)
+    nests = ", ".join(stage.symbol if stage in emitted else "0" for stage in STAGES)
     return [
-        *(f"extern int32_t {stage.symbol}{signature};" for stage in STAGES if stage.layout in layouts),
+        *(f"extern int32_t {stage.symbol}{signature};" for stage in emitted),
         f"const vx_nest vx_nests[2][2][2][3] = {{{nests}}};",
     ]
 
@@ -278,12 +287,11 @@ class Addition:
 def emit_library(
     selector: Selector,
     kernels: Sequence[Path],
-    store: Store,
+    parts: Parts,
     llvm_cpu: str,
     folder: Path,
     least_parallel: float,
     addition: Addition = Addition(),
-    layouts: Sequence[str] = LAYOUTS,
 ) -> Path:
     """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
     strategies = columns_of(selector.strategies, selector.lanes, selector.panel, selector.words)
@@ -291,7 +299,7 @@ def emit_library(
     costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
     function = costs(selector.rates, selector.table, padded, selector.lanes)
     compile_object([function, *addition.costs], cpu_target(llvm_cpu), costs_object, share=False)
-    declared = library_table(strategies, selector.strategies, selector, store, least_parallel, layouts)
+    declared = library_table(strategies, selector.strategies, selector, parts, least_parallel)
     table.write_text("\n".join([declared, *addition.table, ""]))
     runtime = WORD_SOURCES if selector.words else SOURCES
     sources = [RUNTIME / name for name in (*runtime, *addition.sources)]

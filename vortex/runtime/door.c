@@ -26,7 +26,8 @@ enum {
   BAD_PLAN,
   BAD_EXTRAS,
   BAD_EXTRA_SHAPE,
-  NO_SUMS
+  NO_SUMS,
+  FIXED_EXTENT
 };
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
@@ -159,6 +160,8 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
     call->n = col_b ? b.rows : b.columns;
     if ((col_b ? b.columns : b.rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   }
+  if ((vx_fixed[0] && call->m != vx_fixed[0]) || (vx_fixed[2] && call->k != vx_fixed[2])) return REFUSE(FIXED_EXTENT, OPERAND_A);
+  if (vx_fixed[1] && call->n != vx_fixed[1]) return REFUSE(FIXED_EXTENT, OPERAND_B);
   if (c.is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   if (c.rows != call->m || c.columns != call->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   if (overlap(&c, &a)) return REFUSE(OVERLAPS, OPERAND_A);

@@ -118,6 +118,7 @@ typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t dept
                           int64_t row_stride, int64_t column_stride, int32_t accumulate);
 extern const vx_dot vx_dots[VX_DOT_MOST][9];
 extern const int64_t vx_dot_rows[VX_DOT_MOST];
+extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;

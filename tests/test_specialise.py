@@ -1,0 +1,254 @@
+"""Operators that know extents, and libraries whose rows have the same bits whatever m is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from priced import found
+
+import vortex
+from vortex import operators as ops
+from vortex.analyzer import domain
+from vortex.axes import extents, fixed
+from vortex.candidates import closure, invariant_in_m
+from vortex.errors import OperandError, ShapeError
+from vortex.launcher import GemmKernel
+from vortex.selector import OperandB
+from vortex.shapes import shape_of
+from vortex.specialise import micro_kernels, specialised
+from vortex.specs import load_spec
+
+RNG = np.random.default_rng(31)
+MOST_M = 512
+N, K = 100, 70
+THIN, DEEP = (7, 300), (24, 9000)
+"""(n, k) that an unrestricted library serves by dot products, and by splitting k."""
+
+
+def reals(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def integers(*shape: int) -> np.ndarray:
+    return RNG.integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def fixed_gemm() -> Iterator[GemmKernel]:
+    """n and k fixed, and most calls expected to have a few rows."""
+    yield vortex.compile(ops.Gemm(n=N, k=K, m=ops.often({1: 3, 64: 1})), hw="native")
+
+
+@pytest.fixture(scope="module")
+def invariant_gemm() -> Iterator[GemmKernel]:
+    """Hints alone: any extents are served."""
+    n, k = ops.often(dict.fromkeys((*(n for n, _ in (THIN, DEEP)), N), 1)), ops.often({K: 1, THIN[1]: 1})
+    yield vortex.compile(ops.Gemm(m=ops.between(1, MOST_M), n=n, k=k), hw="native", invariant="m")
+
+
+class TestOperator:
+    @pytest.mark.parametrize("extent", [0, -3, 1.5, True, "many", 1 << 40, {1: 2}])
+    def test_what_is_no_extent_is_refused(self, extent: object) -> None:
+        with pytest.raises(ShapeError, match=r"n=.*expected a whole number"):
+            ops.Gemm(n=extent)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("make", "told"),
+        [
+            (lambda: ops.between(0, 4), "no extent"),
+            (lambda: ops.between(9, 4), "smaller extent first"),
+            (lambda: ops.often({}), "without extents"),
+            (lambda: ops.often({4: 0.0}), "positive"),
+            (lambda: ops.often({4: float("nan")}), "positive"),
+            (lambda: ops.often({0: 1.0}), "no extent"),
+        ],
+    )
+    def test_hints_that_say_nothing_are_refused(self, make: object, told: str) -> None:
+        with pytest.raises(ShapeError, match=told):
+            make()  # type: ignore[operator]
+
+    def test_a_library_remembers_what_its_operator_knew(self) -> None:
+        operator = ops.Gemm(n=2304, k=768, m=ops.often({1: 0.9, 128: 0.1}))
+        assert ops.rebuilt("gemm", json.loads(json.dumps(ops.settings(operator)))) == operator
+        assert fixed(operator) == {"n": 2304, "k": 768} and extents(operator)["m"] == operator.m
+        assert fixed(ops.Gemm()) == {}
+
+    def test_a_range_is_seen_by_order_of_magnitude(self) -> None:
+        points = [extent for extent, _ in ops.between(1, 512).points]
+        assert points == sorted(set(points)) and points[0] == 1 and points[-1] == 512 and len(points) > 6
+        assert ops.between(5, 5).points == ((5, 1.0),)
+
+    def test_known_extents_replace_the_lattice(self) -> None:
+        known = extents(ops.Gemm(n=40, m=ops.often({1: 3, 64: 1})))
+        over = domain((1, 10, 100), [OperandB.PLAIN], known)
+        assert {(s.m, s.n, s.k) for s in over.shapes} == set(itertools.product((1, 64), (40,), (1, 10, 100)))
+        assert {s.m: w for s, w in zip(over.shapes, over.weights, strict=True)} == {1: 3, 64: 1}
+
+    def test_an_extent_past_the_domain_still_has_one(self) -> None:
+        assert domain((100, 4096), [OperandB.PLAIN], extents(ops.Gemm(n=1 << 20, k=1 << 20))).shapes
+
+
+class TestCandidates:
+    def test_nothing_known_drops_nothing(self) -> None:
+        spec = load_spec("epyc-zen5")
+        assert specialised(ops.Gemm(), spec, found(spec), 16, 16) is found(spec)
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.integers(1, 700), st.integers(1, 300), st.integers(1, 5))
+    def test_every_residue_has_its_micro_kernel(self, n: int, m: int, grid_n: int) -> None:
+        """The vectors of every piece that L2 cuts a fixed n into, each strategy for itself."""
+        spec, lanes = load_spec("epyc-zen5"), 16
+        for strategy in found(spec).strategies[::997]:
+            width = strategy.l0.n
+            columns = m if strategy.stage.swap else n
+            needed = micro_kernels([strategy], lanes, {"n": n})
+            assert needed <= closure([strategy], lanes)
+            panels = math.ceil(columns / width)
+            step = math.ceil(panels / grid_n) * width
+            for first in range(0, columns, step):
+                for at in range(first, min(first + step, columns), width):
+                    wide = min(width, min(first + step, columns) - at)
+                    assert (strategy.l0.m, -(-wide // lanes)) in needed
+
+    def test_fewer_tiles_and_strategies_stay(self) -> None:
+        spec = load_spec("epyc-zen5")
+        all_of_them = found(spec)
+        kept = specialised(ops.Gemm(n=2304, k=768), spec, all_of_them, 16, 16)
+        assert len(kept.register_tiles) < 0.8 * len(all_of_them.register_tiles)
+        assert set(kept.strategies) < set(all_of_them.strategies)
+        assert kept.admitted[-1].filter == "KnownExtents"
+
+    def test_an_invariant_library_has_no_dot_products(self) -> None:
+        spec = load_spec("epyc-zen5")
+        assert not any(strategy.stage.dot for strategy in invariant_in_m(found(spec)).strategies)
+
+
+@needs.a_compiler
+class TestFixed:
+    def test_every_m_is_right(self, fixed_gemm: GemmKernel) -> None:
+        """Inside the hint and outside of it, operands in every layout, on several threads."""
+        b = integers(K, N)
+        packed, turned = fixed_gemm.pack(b), np.ascontiguousarray(b.T)
+        for m in (*range(1, 80), 127, 128, 500, 1031):
+            a = integers(m, K)
+            vortex.set_num_threads(1 + m % 3)
+            left = np.ascontiguousarray(a.T)
+            assert np.array_equal(fixed_gemm(a, b), a @ b), m
+            assert np.array_equal(fixed_gemm(a, packed), a @ b), m
+            assert np.array_equal(fixed_gemm(left, b, transpose_a=True), a @ b), m
+            assert np.array_equal(fixed_gemm(left, turned, transpose_a=True, transpose_b=True), a @ b), m
+            assert np.array_equal(fixed_gemm(a, turned, transpose_b=True), a @ b), m
+
+    def test_every_plan_is_right(self, fixed_gemm: GemmKernel) -> None:
+        a, b = integers(45, K), integers(K, N)
+        for threads in (1, 3, 4):
+            for plan in fixed_gemm.plans(45, N, K, threads=threads):
+                assert np.array_equal(fixed_gemm.run(plan, a, b, np.empty((45, N), np.float32)), a @ b), plan
+
+    @pytest.mark.parametrize(("n", "k", "name"), [(N + 1, K, "b"), (N, K - 1, "a"), (1, K, "b")])
+    def test_another_extent_is_refused(self, fixed_gemm: GemmKernel, n: int, k: int, name: str) -> None:
+        with pytest.raises(ShapeError, match=rf"^{name} .*another extent.*n={N}, k={K}.*compile the operator without"):
+            fixed_gemm(reals(5, k), reals(k, n))
+
+    def test_pack_and_plan_refuse_it_too(self, fixed_gemm: GemmKernel) -> None:
+        for ask in (lambda: fixed_gemm.pack(reals(K, N + 16)), lambda: fixed_gemm.plan(5, N + 16, K)):
+            with pytest.raises(ShapeError, match=f"n={N + 16}: this library is for n={N}, k={K} alone"):
+                ask()
+
+    def test_a_saved_library_still_refuses(self, fixed_gemm: GemmKernel, tmp_path: Path) -> None:
+        fixed_gemm.save(tmp_path / "fixed.vortex")
+        loaded = vortex.load(tmp_path / "fixed.vortex")
+        assert np.array_equal(loaded(np.ones((3, K), "f4"), np.ones((K, N), "f4")), np.full((3, N), K, np.float32))
+        with pytest.raises(ShapeError, match="another extent"):
+            loaded(reals(3, K), reals(K, N + 1))
+
+    def test_there_are_fewer_kernels(self, fixed_gemm: GemmKernel, gemm: GemmKernel) -> None:
+        kernels = [len(library.manifest.profile["kernels"]) for library in (fixed_gemm, gemm)]
+        assert kernels[0] < 0.8 * kernels[1]
+        assert len(fixed_gemm.library.binary) < len(gemm.library.binary)
+
+
+@needs.a_compiler
+class TestInvariance:
+    @pytest.mark.parametrize("layout", ["plain", "b transposed", "a transposed", "packed"])
+    @pytest.mark.parametrize(("n", "k"), [(N, K), THIN, (1, 129), DEEP])
+    def test_a_row_has_the_same_bits_for_every_m(self, invariant_gemm: GemmKernel, n: int, k: int, layout: str) -> None:
+        a, b = reals(MOST_M, k), reals(k, n)
+        right = invariant_gemm.pack(b) if layout == "packed" else b.T.copy() if layout == "b transposed" else b
+        flags = {"transpose_a": layout == "a transposed", "transpose_b": layout == "b transposed"}
+        whole = invariant_gemm(a.T.copy() if flags["transpose_a"] else a, right, **flags)
+        for m in range(1, MOST_M + 1):
+            vortex.set_num_threads(1 + m % 3)
+            left = a[:m].T.copy() if flags["transpose_a"] else a[:m]
+            assert np.array_equal(invariant_gemm(left, right, **flags), whole[:m]), m
+
+    def test_layouts_agree_as_well(self, invariant_gemm: GemmKernel) -> None:
+        a, b = reals(9, 400), reals(400, 5)
+        first = invariant_gemm(a, b)
+        assert np.array_equal(first, invariant_gemm(a, b.T.copy(), transpose_b=True))
+        assert np.array_equal(first, invariant_gemm(a.T.copy(), b, transpose_a=True))
+        assert np.array_equal(first, invariant_gemm(a, invariant_gemm.pack(b)))
+
+    def test_a_free_library_is_not_invariant(self, gemm: GemmKernel) -> None:
+        """Else the test above would prove nothing."""
+        n, k = 64, 500
+        a, b = reals(MOST_M, k), reals(n, k)
+        whole = gemm(a, b, transpose_b=True)
+        assert any(not np.array_equal(gemm(a[:m], b, transpose_b=True), whole[:m]) for m in range(1, 16))
+
+    def test_explain_prints_what_it_costs(self, invariant_gemm: GemmKernel, gemm: GemmKernel) -> None:
+        explained = invariant_gemm.explain(64, 1, 4000, threads=1)
+        assert explained.free is not None and explained.free.strategy.stage.dot
+        ratio = explained.plan.seconds / explained.free.seconds
+        assert ratio > 1 and f"invariant in m: {ratio:.3f}x" in str(explained) and "dot products" in str(explained)
+        assert "1.000x the seconds of a library that is not (which takes the same plan)" in str(
+            invariant_gemm.explain(200, N, K)
+        )
+        assert "invariant" not in str(gemm.explain(64, 1, 4000))
+
+    def test_hints_refuse_no_extent(self, invariant_gemm: GemmKernel) -> None:
+        for m, n, k in [(1, 1, 1), (3, 1000, 33), (700, 50, 5), (2, 17, 3000)]:
+            a, b = integers(m, k), integers(k, n)
+            assert np.array_equal(invariant_gemm(a, b), a @ b)
+
+    def test_a_saved_library_is_still_invariant(self, invariant_gemm: GemmKernel, tmp_path: Path) -> None:
+        invariant_gemm.save(tmp_path / "invariant.vortex")
+        loaded = vortex.load(tmp_path / "invariant.vortex")
+        assert loaded.manifest.invariant == "m" and loaded.explain(64, 1, 4000).free is not None
+        for shape, threads in [((32, 24, 9000), 2), ((5, 7, 300), 1), ((300, 1, 700), 3)]:
+            plan = loaded.manifest.selector().select(shape_of(*shape), threads)
+            assert loaded.native_choice(shape_of(*shape), threads) == (plan.index, plan.grid)
+            assert plan.grid.k == 1
+
+
+class TestDemands:
+    @pytest.mark.parametrize("invariant", ["n", "rows", "", 1])
+    def test_only_m_can_be_asked_for(self, invariant: object) -> None:
+        with pytest.raises(OperandError, match="expected 'm'"):
+            vortex.compile(ops.Gemm(), hw="xeon-8255c", invariant=invariant)  # type: ignore[call-overload]
+
+    def test_gpus_promise_neither(self) -> None:
+        with pytest.raises(OperandError, match="only products on CPUs"):
+            vortex.compile(ops.Gemm(), hw="a100", invariant="m")
+        with pytest.raises(ShapeError, match=r"n=2304 on .*leave every extent open"):
+            vortex.compile(ops.Gemm(n=2304), hw="a100")
+
+    def test_a_reduction_has_no_rows_to_promise(self) -> None:
+        with pytest.raises(OperandError, match="only products on CPUs"):
+            vortex.compile(ops.OPERATORS["reduce"](), hw="xeon-8255c", invariant="m")
+
+    def test_the_cache_tells_them_apart(self) -> None:
+        from vortex.api import cache_key
+
+        spec = load_spec("xeon-8255c")
+        keys = {cache_key(op, spec, demand) for op in (ops.Gemm(), ops.Gemm(n=5)) for demand in (None, "m")}
+        assert len(keys) == 4
