@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vortex import operators
-from vortex.conv_selector import FAMILIES, ConvPlan, ConvSelector, Family, tallest
+from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, tallest
 from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
 from vortex.launcher import native_module
@@ -18,7 +18,10 @@ from vortex.library import Library, write
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
 from vortex.selector import Grid
 from vortex.shapes import thread_count
-from vortex.threads import Listener
+from vortex.threads import Listener, get_num_threads
+from vortex.winograd import ALGORITHMS
+from vortex.winograd_cost import BLOCKINGS, Blocking
+from vortex.winograd_selector import TILES, VECTORS
 
 NAMES = ("x", "w", "out")
 WORDS = {
@@ -49,6 +52,8 @@ class PackedFilters:
     """OIHW, as they were given."""
     groups: int
     identity: str
+    forms: int
+    """What `data` holds, one after the other: DIRECT, and above it a bit for each Winograd tile."""
 
     def __repr__(self) -> str:
         return f"PackedFilters(shape={self.shape}, groups={self.groups}, library={self.identity[:12]})"
@@ -87,8 +92,10 @@ class ConvKernel:
         self._identity = library.identity
         self._names = tuple(operand.name for operand in operator.epilogue.operands)
         module = native_module(library)
-        names = ("conv", "conv_planned", "select_conv", "pack_conv")
-        self._conv, self._planned, self._select, self._pack = (module.get_function(name) for name in names)
+        names = ("conv", "conv_planned", "select_conv", "pack_conv", "pack_winograd")
+        self._conv, self._planned, self._select, self._pack, self._transform = (
+            module.get_function(name) for name in names
+        )
         self._threads = Listener(module.get_function("set_threads"))
         plain = self.manifest.selector()
         rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
@@ -122,11 +129,11 @@ class ConvKernel:
         VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
         """
         extras = self._in_order(operands) if operands or self._names else ()
-        filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
+        filters = w if isinstance(w, PackedFilters) else self._packed_for(x, w, stride, padding, dilation, groups)
         shape = self._checked(x, filters, stride, padding, dilation, groups)
         if out is None:
             out = self._allocate(x, shape)
-        self._run(self._conv, x, filters, out, w, _numbers(shape), extras)
+        self._run(self._conv, x, filters, out, w, (*_numbers(shape), filters.forms), extras)
         return out
 
     def run(
@@ -137,12 +144,21 @@ class ConvKernel:
         extras = self._in_order(operands)
         filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
         shape = self._checked(x, filters, stride, padding, dilation, groups)
-        planned = (*_numbers(shape), int(plan.walk_batch), plan.grid.m, plan.grid.n)
-        self._run(self._planned, x, filters, out, w, planned, extras)
+        strategy = BLOCKINGS.index(plan.blocking) if plan.blocking else -1
+        how = filters.forms, strategy, int(plan.walk_batch), plan.grid.m, plan.grid.n
+        self._run(self._planned, x, filters, out, w, (*_numbers(shape), *how), extras)
         return out
 
     def pack(self, w: Any, *, groups: int = 1) -> PackedFilters:
-        """Lay constant weights [filters, channels / groups, height, width] out for this library."""
+        """Lay constant weights [filters, channels / groups, height, width] out for this library.
+
+        Those of 3x3 filters are kept in every form that a call may choose, 61/9 of their size; 1 with "strict".
+        """
+        shape, count = self._weights(w, groups)
+        return self._packed(w, shape, count, self.forms(shape, count))
+
+    def _weights(self, w: Any, groups: int) -> tuple[tuple[int, int, int, int], int]:
+        """Their shape, and the groups."""
         refuse_gradients(w, names=("w",))
         given = getattr(w, "shape", None)
         if given is None:
@@ -150,24 +166,54 @@ class ConvKernel:
         if len(given) != 4:
             raise ShapeError(f"w has shape {tuple(given)}; expected [filters, channels, height, width]; reshape it")
         filters, depth, kernel_h, kernel_w = (int(extent) for extent in given)
-        shape = (filters, depth, kernel_h, kernel_w)
         count = _window(1, 0, 1, groups).groups
         if filters % count or not kernel_h or not kernel_w:
             raise ShapeError(
-                f"groups={count} does not divide w of shape {shape}, or it has no taps; check w and groups"
+                f"groups={count} does not divide w of shape {tuple(given)}, or it has no taps; check w and groups"
             )
+        return (filters, depth, kernel_h, kernel_w), count
+
+    def forms(self, shape: tuple[int, int, int, int], groups: int) -> int:
+        """Every form that weights of this shape may be used in."""
+        fast = self.operator.accuracy == "fast" and shape[2:] == (3, 3) and groups == 1 and min(shape) > 0
+        return (2 << len(TILES)) - 1 if fast else DIRECT
+
+    def _packed_for(self, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> PackedFilters:
+        """Weights in the one form that a call uses, which is chosen with the cost of bringing them there."""
+        shape, count = self._weights(w, groups)
+        forms, given = self.forms(shape, count), getattr(x, "shape", ())
+        if forms != DIRECT and len(given) == 4:
+            where = _window(_hashable(stride), _hashable(padding), _hashable(dilation), count)
+            call = _shape(self.operator, tuple(given), shape, where)
+            blocking = self.native_choice(call, get_num_threads(), forms, packed=False)[3]
+            forms = 2 * DIRECT << TILES.index(blocking.tile) if blocking else DIRECT
+        return self._packed(w, shape, count, forms)
+
+    def _packed(self, w: Any, shape: tuple[int, int, int, int], groups: int, forms: int) -> PackedFilters:
+        filters, depth, kernel_h, kernel_w = shape
         panel = self.manifest.panel
-        if count > 1 and depth == 1 and filters == count:
-            data = aligned_zeros(kernel_h * kernel_w * filters)
+        if groups > 1 and depth == 1 and filters == groups:
+            first = kernel_h * kernel_w * filters
         else:
-            data = aligned_zeros(count * -(-(filters // count) // panel) * panel * kernel_h * kernel_w * depth)
+            first = groups * -(-(filters // groups) // panel) * panel * kernel_h * kernel_w * depth
+        width = VECTORS * self.manifest.lanes
+        padded = -(-filters // width) * width * depth
+        sizes = [first, *(ALGORITHMS[tile].points * padded for tile in TILES)]
+        sizes = [size if forms >> bit & 1 else 0 for bit, size in enumerate(sizes)]
+        data = aligned_zeros(sum(sizes))
+        pieces = np.split(data, np.cumsum(sizes)[:-1])
         try:
-            status = self._pack(exportable(w), data, count)
+            matrix = exportable(w)
+            status = self._pack(matrix, pieces[0], groups) if forms & DIRECT else 0
+            for algorithm, piece in enumerate(pieces[1:]):
+                if piece.size and not status:
+                    matrix = np.ascontiguousarray(matrix if isinstance(matrix, np.ndarray) else np.from_dlpack(matrix))
+                    status = self._transform(matrix, piece, algorithm)
         except UNREADABLE as error:
             raise unreadable(error, w=w) from error
         if status:
             raise self._refusal(status, None, w, None)
-        return PackedFilters(data, shape, count, self._identity)
+        return PackedFilters(data, shape, groups, self._identity, forms)
 
     def plan(
         self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
@@ -179,18 +225,27 @@ class ConvKernel:
 
     def selected(self, shape: ConvShape, threads: int) -> ConvPlan:
         """What the native selector picks, priced by its mirror."""
-        family, walk, grid = self.native_choice(shape, threads)
+        family, walk, grid, blocking = self.native_choice(
+            shape, threads, self.forms(shape.weights, shape.window.groups)
+        )
         if family == "gemm":
             return ConvPlan(family, False, 0, grid, 0.0)
+        if blocking:
+            seconds = np.asarray(self.selector.winograd.costs(shape, grid, threads).total)[BLOCKINGS.index(blocking)]
+            return ConvPlan(family, False, 0, grid, float(seconds), blocking)
         seconds = np.asarray(self.selector.costs(shape, grid, threads).total)[int(walk)]
         rows = self.selector.tile(shape)[1] if family == "direct" else 0
         return ConvPlan(family, walk, rows, grid, float(seconds))
 
-    def native_choice(self, shape: ConvShape, threads: int) -> tuple[Family, bool, Grid]:
-        """What the native selector picks: the family, whether a tile walks along the batch, and the grid."""
+    def native_choice(
+        self, shape: ConvShape, threads: int, forms: int = DIRECT, packed: bool = True
+    ) -> tuple[Family, bool, Grid, Blocking | None]:
+        """What the native selector picks among these forms of the weights: the family, whether a tile walks along the
+        batch, the grid, and what a Winograd algorithm adds."""
         extents = shape.batch, shape.height, shape.width, shape.channels
-        choice = int(self._select(*extents, *_numbers(shape), threads))
-        return FAMILIES[choice & 0xF], bool(choice >> 4 & 1), Grid((choice >> 20) & 0xFFFFF, choice >> 40)
+        choice = int(self._select(*extents, *_numbers(shape), forms, int(not packed), threads))
+        family, grid = FAMILIES[choice & 0xF], Grid((choice >> 20) & 0xFFFFF, choice >> 40)
+        return family, bool(choice >> 4 & 1), grid, BLOCKINGS[choice >> 5 & 0xF] if family == "winograd" else None
 
     def save(self, path: str | Path) -> None:
         """Write the library, for `vortex.load`."""

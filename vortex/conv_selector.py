@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -14,10 +14,14 @@ from vortex.conv_cost import ConvCost, ConvProblem, ConvStrategies, predict_conv
 from vortex.convolution import ConvShape
 from vortex.rates import Rates
 from vortex.selector import F32, Array, Grid, NumpyArithmetic, SlopeTable, grids
+from vortex.winograd_cost import Blocking
+from vortex.winograd_selector import PACKED, TILES, Situation, WinogradSelector, suits
 
-Family = Literal["gemm", "direct", "depthwise"]
-FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise")
+Family = Literal["gemm", "direct", "depthwise", "winograd"]
+FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise", "winograd")
 """In the order of the numbers of runtime/conv_select.c."""
+DIRECT = 1
+"""The form of packed weights that direct families read, as runtime/vortex_runtime.h has it."""
 WALKS = ("pixels of a row", "a pixel of several images")
 
 
@@ -31,8 +35,14 @@ class ConvPlan:
     grid: Grid
     seconds: float
     """Predicted; 0 where another selector, or none, has chosen."""
+    blocking: Blocking | None = None
+    """Of a Winograd algorithm."""
+    alone: float = field(default=0.0, compare=False)
+    """Predicted seconds of the best plan of this family on one thread."""
 
     def __str__(self) -> str:
+        if self.family == "winograd":
+            return f"{self.blocking}, grid {self.grid.m}x{self.grid.n}"
         if self.family != "direct":
             return self.family
         return f"direct, tiles of at most {self.rows} {WALKS[self.walk_batch]}, grid {self.grid.m}x{self.grid.n}"
@@ -132,9 +142,28 @@ class ConvSelector:
             total = np.asarray(self.costs(shape, grid, threads).total)
             index = int(np.argmin(total))
             if best is None or total[index] < best.seconds:
-                best = ConvPlan(family, bool(index), rows, grid, float(total[index]))
+                alone = best.alone if best else float(total[index])
+                best = ConvPlan(family, bool(index), rows, grid, float(total[index]), alone=alone)
         assert best is not None
         return best
+
+    @cached_property
+    def winograd(self) -> WinogradSelector:
+        return WinogradSelector(self.rates, self.table, self.lanes)
+
+    def choose(self, shape: ConvShape, threads: int, forms: int, given: Situation = PACKED) -> ConvPlan:
+        """The plan among the forms that weights were packed in: DIRECT, and above it a bit for each Winograd tile.
+
+        One thread decides between the families, so that a result has the same bits on any number of threads.
+        """
+        plan = self.select(shape, threads)
+        offered = [tile for bit, tile in enumerate(TILES) if forms & 2 * DIRECT << bit]
+        if plan.family != "direct" or not offered or not suits(shape):
+            return plan
+        fast = self.winograd.select(shape, threads, given, offered)
+        if forms & DIRECT and plan.alone <= fast.alone:
+            return plan
+        return ConvPlan("winograd", False, 0, fast.grid, fast.seconds, fast.blocking, fast.alone)
 
 
 MOST_VECTORS = 8

@@ -89,6 +89,11 @@ class ConvShape:
             )
 
     @property
+    def weights(self) -> tuple[int, int, int, int]:
+        """The shape of w, OIHW."""
+        return self.filters, self.channels // self.window.groups, self.kernel_h, self.kernel_w
+
+    @property
     def out_h(self) -> int:
         """Output rows; -1 where not even one position of the filter fits."""
         top, bottom, _, _ = self.window.padding

@@ -18,12 +18,14 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
+from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Model, costs
 from vortex.conv_cost import ConvProblem, ConvStrategies, predict_conv
 from vortex.conv_selector import MOST_VECTORS, strategies, tallest
 from vortex.hardware import HardwareSpec
 from vortex.selector import Selector
+from vortex.winograd_selector import TILES
 
 CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
 RESIDENT = 0.4
@@ -50,11 +52,16 @@ def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: s
     compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
 
 
+def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object(winograd_kernels(tiles, lanes), cpu_target(llvm_cpu), path)
+
+
 def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
-    """The object files of the direct and the depthwise micro-kernels."""
+    """The object files of the direct and the depthwise micro-kernels, and of the Winograd transforms."""
     tiles = served(shapes)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    return [(_emit_depthwise, PIXELS), (_emit_sliding, SLIDING), *((_emit_conv, batch) for batch in batches)]
+    others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_sliding, SLIDING)
+    return [*others, *((_emit_conv, batch) for batch in batches)]
 
 
 def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec) -> Addition:
@@ -83,10 +90,14 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
         f"const int64_t vx_conv_far = {round(second.capacity_bytes / second.shared_by * RESIDENT)};",
         f"const float vx_conv_columns[] __attribute__((aligned(64))) = {{{c_floats(walks)}}};",
+        *winograd_table(lanes, round(selector.rates.registers)),
     )
     return Addition(
-        sources=("conv.c", "conv_select.c", "conv_door.c"),
+        sources=("conv.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c"),
         table=table,
-        costs=(costs(selector.rates, selector.table, lanes, lanes, CONV),),
-        defines=(f"VX_CONV_PRICED={lanes}",),
+        costs=(
+            costs(selector.rates, selector.table, lanes, lanes, CONV),
+            winograd_costs(selector.rates, selector.table, lanes),
+        ),
+        defines=(f"VX_CONV_PRICED={lanes}", f"VX_WINOGRAD_PRICED={lanes}"),
     )

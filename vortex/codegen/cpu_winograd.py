@@ -7,16 +7,21 @@ is partly outside, read as zeros and never touched in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.candidates import registers_needed
+from vortex.codegen.selector import Model, costs
+from vortex.rates import Rates
+from vortex.selector import SlopeTable
 from vortex.winograd import ALGORITHMS, Winograd
+from vortex.winograd_cost import WinogradProblem, WinogradStrategies, predict_winograd, strategies
+from vortex.winograd_selector import VECTORS, tallest
 
-VECTORS = 2
-"""Vectors of the register tile: filter counts are multiples of two vectors nearly everywhere."""
+MODEL = Model("vortex_winograd_costs", WinogradStrategies, WinogradProblem, predict_winograd)
 OPERANDS = ("const float *", "float *")
 SIGNATURES = {
     "filter": (*OPERANDS, *["int64_t"] * 2),
@@ -271,15 +276,21 @@ def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
     return kernel
 
 
-def winograd_kernels(lanes: int) -> list[tirx.PrimFunc]:
-    """Every transform of every algorithm."""
+def winograd_kernels(tiles: Sequence[int], lanes: int) -> list[tirx.PrimFunc]:
+    """Every transform of the algorithms of those tiles."""
     kernels = (filter_kernel, input_kernel, output_kernel)
-    return [kernel(algorithm, lanes) for algorithm in ALGORITHMS.values() for kernel in kernels]
+    return [kernel(ALGORITHMS[tile], lanes) for tile in tiles for kernel in kernels]
+
+
+def winograd_costs(rates: Rates, table: SlopeTable, lanes: int) -> tirx.PrimFunc:
+    """The cost of every algorithm, and of those that fill the vector."""
+    return costs(rates, table, lanes, lanes, MODEL)
 
 
 def winograd_table(lanes: int, registers: int) -> list[str]:
-    """C source that hands the transforms to `runtime/winograd.c`, with the extents of its register tile."""
-    rows = max(rows for rows in range(1, registers) if registers_needed(rows, VECTORS) <= registers)
+    """C source of what `runtime/winograd.c` and its selection find by name: transforms, register tile, cost columns."""
+    columns = np.concatenate([np.resize(column, lanes) for column in astuple(strategies())])
+    values = ", ".join(f"{float(value).hex()}f" for value in columns)
     entries = [
         f"{{{a.tile}, {a.points}, {', '.join(symbol(stage, a) for stage in SIGNATURES)}}}" for a in ALGORITHMS.values()
     ]
@@ -291,5 +302,6 @@ def winograd_table(lanes: int, registers: int) -> list[str]:
             for stage, types in SIGNATURES.items()
         ),
         f"const vx_winograd vx_winograds[] = {{{', '.join(entries)}}};",
-        f"const int64_t vx_winograd_width = {VECTORS * lanes}, vx_winograd_rows = {rows};",
+        f"const int64_t vx_winograd_width = {VECTORS * lanes}, vx_winograd_rows = {tallest(registers)};",
+        f"const float vx_winograd_columns[] __attribute__((aligned(64))) = {{{values}}};",
     ]

@@ -1,11 +1,12 @@
 /* The door of convolutions: what Python calls through tvm-ffi. Extents are checked in Python, once for each shape; operands here. */
 #include "door.h"
+#include "winograd.h"
 
 /* Beside the reasons of door.h; mirrored by conv_launcher.MORE. */
 enum { BAD_EXTRAS = 64, BAD_EXTRA_SHAPE, BAD_EXTRA_STRIDES };
 enum { OPERAND_EXTRA = 3 };
 /* Mirrored by conv_launcher._numbers. */
-enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS };
+enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS, FORMS = NUMBERS };
 
 static const int nhwc[4] = {0, 1, 2, 3}, nchw[4] = {0, 2, 3, 1};
 
@@ -129,37 +130,58 @@ static int run_gemm(const vx_conv *conv) {
   return vx_execute(&call, &plan);
 }
 
-static int run(const vx_conv *conv, const vx_conv_plan *plan) {
-  int failed = plan->family == VX_GEMM_FAMILY ? run_gemm(conv) : vx_execute_conv(conv, plan);
+/* The weights of a form follow those of the forms before it. */
+static int run_winograd(const vx_conv *conv, const vx_conv_plan *plan, int64_t forms) {
+  vx_conv call = *conv;
+  int64_t panels = (conv->filters + vx_panel - 1) / vx_panel;
+  if (forms & VX_DIRECT_FORM) call.w += panels * vx_panel * conv->kernel_h * conv->kernel_w * conv->channels;
+  vx_winograd_plan fast = vx_winograd_planned(plan->strategy, plan->grid_m, plan->grid_n);
+  for (int64_t a = 0; a < fast.algorithm; a++)
+    if (forms & VX_DIRECT_FORM << (1 + a)) call.w += vx_winograd_floats(conv->filters, conv->channels, a);
+  return vx_execute_winograd(&call, &fast);
+}
+
+static int run(const vx_conv *conv, const vx_conv_plan *plan, int64_t forms) {
+  int failed = plan->family == VX_GEMM_FAMILY       ? run_gemm(conv)
+               : plan->family == VX_WINOGRAD_FAMILY ? run_winograd(conv, plan, forms)
+                                                    : vx_execute_conv(conv, plan);
   return failed ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0;
 }
 
 static int is_empty(const vx_conv *c) { return c->batch == 0 || c->out_h == 0 || c->out_w == 0 || c->filters == 0; }
 
-/* conv(x, packed weights, out, turned, <numbers>, extras...) */
+/* conv(x, packed weights, out, turned, <numbers>, forms, extras...) */
 EXPORT int __tvm_ffi_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_conv conv;
-  int refused = open_conv(args, args + 4 + NUMBERS, count - 4 - NUMBERS, &conv);
+  int refused = open_conv(args, args + 5 + NUMBERS, count - 5 - NUMBERS, &conv);
   if (refused || is_empty(&conv)) return answer(result, refused);
-  vx_conv_plan plan = vx_select_conv(&conv, vx_get_threads());
-  return answer(result, run(&conv, &plan));
+  int64_t forms = args[4 + FORMS].v_int64;
+  vx_conv_plan plan = vx_choose_conv(&conv, forms, 0, vx_get_threads());
+  return answer(result, run(&conv, &plan, forms));
 }
 
-/* conv_planned(x, packed weights, out, turned, <numbers>, walk_batch, grid_m, grid_n, extras...) */
+/* conv_planned(x, packed weights, out, turned, <numbers>, forms, Winograd strategy or -1, walk_batch, grid_m, grid_n, extras...) */
 EXPORT int __tvm_ffi_conv_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_conv conv;
-  int refused = open_conv(args, args + 7 + NUMBERS, count - 7 - NUMBERS, &conv);
+  int refused = open_conv(args, args + 9 + NUMBERS, count - 9 - NUMBERS, &conv);
   if (refused || is_empty(&conv)) return answer(result, refused);
-  vx_conv_plan plan = vx_select_conv(&conv, 1);
   const TVMFFIAny *given = args + 4 + NUMBERS;
-  plan.walk_batch = given[0].v_int64 && plan.family == VX_DIRECT_FAMILY && conv.x_stride[3] == 1 && conv.y_stride[3] == 1;
-  plan.grid_m = given[1].v_int64;
-  plan.grid_n = given[2].v_int64;
-  if (plan.grid_m < 1 || plan.grid_n < 1) return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
-  return answer(result, run(&conv, &plan));
+  int64_t forms = given[0].v_int64, strategy = given[1].v_int64;
+  int64_t form = strategy < 0 ? VX_DIRECT_FORM : VX_DIRECT_FORM << (1 + vx_winograd_planned(strategy, 1, 1).algorithm);
+  vx_conv_plan plan = vx_select_conv(&conv, 1);
+  plan.walk_batch = given[2].v_int64 && plan.family == VX_DIRECT_FAMILY && conv.x_stride[3] == 1 && conv.y_stride[3] == 1;
+  plan.grid_m = given[3].v_int64;
+  plan.grid_n = given[4].v_int64;
+  if (strategy >= 0) {
+    plan.family = VX_WINOGRAD_FAMILY;
+    plan.strategy = strategy;
+  }
+  if (plan.grid_m < 1 || plan.grid_n < 1 || !(forms & form)) return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
+  return answer(result, run(&conv, &plan, forms));
 }
 
-/* select_conv(batch, height, width, channels, <numbers>, threads) -> family + walk_batch 2^4 + grid_m 2^20 + grid_n 2^40, for dense NHWC */
+/* select_conv(batch, height, width, channels, <numbers>, forms, unpacked, threads)
+ * -> family + walk_batch 2^4 + strategy 2^5 + grid_m 2^20 + grid_n 2^40, for dense NHWC */
 EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_conv c = {.batch = args[0].v_int64, .height = args[1].v_int64, .width = args[2].v_int64, .channels = args[3].v_int64};
   int64_t *fields[NUMBERS] = {&c.filters,  &c.kernel_h, &c.kernel_w,   &c.out_h,      &c.out_w, &c.stride_h,
@@ -172,8 +194,9 @@ EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t coun
   c.y_stride[2] = c.filters;
   c.y_stride[1] = c.filters * c.out_w;
   c.y_stride[0] = c.y_stride[1] * c.out_h;
-  vx_conv_plan plan = vx_select_conv(&c, args[4 + NUMBERS].v_int64);
-  return answer(result, plan.family | plan.walk_batch << 4 | plan.grid_m << 20 | plan.grid_n << 40);
+  const TVMFFIAny *given = args + 4 + NUMBERS;
+  vx_conv_plan plan = vx_choose_conv(&c, given[0].v_int64, given[1].v_int64, given[2].v_int64);
+  return answer(result, plan.family | plan.walk_batch << 4 | plan.strategy << 5 | plan.grid_m << 20 | plan.grid_n << 40);
 }
 
 /* pack_conv(w as [filters, channels, rows, columns], target, groups): see vx_execute_conv. */
@@ -205,4 +228,16 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
             to[((s * kernel_h + r) * depth + c) * vx_panel] = from[c * stride[1] + r * stride[2] + s * stride[3]];
     }
   return answer(result, 0);
+}
+
+/* pack_winograd(w as dense [filters, channels, 3, 3], target, algorithm): see vx_pack_winograd. */
+EXPORT int __tvm_ffi_pack_winograd(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  const DLTensor *t, *made;
+  float *w, *target;
+  int refused;
+  if ((refused = read_floats(&args[0], OPERAND_B, 4, 4, &t, &w)) || (refused = read_floats(&args[1], OPERAND_OUT, 1, 1, &made, &target)))
+    return answer(result, refused);
+  int64_t filters = t->shape[0], channels = t->shape[1], algorithm = args[2].v_int64;
+  if (made->shape[0] != vx_winograd_floats(filters, channels, algorithm)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  return answer(result, vx_pack_winograd(w, target, filters, channels, algorithm) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0);
 }

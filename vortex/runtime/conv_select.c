@@ -1,5 +1,5 @@
 /* The run-time choice of a convolution: its family, then the compiled cost model over walks and grids. `conv_selector` is its mirror. */
-#include "vortex_runtime.h"
+#include "winograd.h"
 
 static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
@@ -69,11 +69,22 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
         best.walk_batch = walk;
         best.grid_m = grid_m;
         best.grid_n = grid_n;
+        best.seconds = least;
       }
+    if (tasks == 1) best.alone = least;
     /* No call on several threads is shorter than their start. */
     if (least <= vx_least_parallel || !next_grid(&count, &columns)) break;
     grid_m = count / columns;
     grid_n = columns;
   } while (1);
   return best;
+}
+
+vx_conv_plan vx_choose_conv(const vx_conv *c, int64_t forms, int64_t unpacked, int64_t threads) {
+  vx_conv_plan plan = vx_select_conv(c, threads);
+  int64_t offered = forms / (2 * VX_DIRECT_FORM);
+  if (plan.family != VX_DIRECT_FAMILY || !offered || !vx_winograd_suits(c)) return plan;
+  vx_winograd_plan fast = vx_select_winograd(c, offered, unpacked, threads);
+  if (forms & VX_DIRECT_FORM && plan.alone <= fast.alone) return plan;
+  return (vx_conv_plan){VX_WINOGRAD_FAMILY, 0, 0, fast.strategy, fast.grid_tiles, fast.grid_panels, fast.alone, fast.seconds};
 }

@@ -69,11 +69,12 @@ typedef struct {
 
 /* When a nest runs the store stage: never, after the last step of k, or then on one register tile that all tiles share. */
 enum { VX_STORE_NOTHING = 0, VX_STORE_TILES, VX_STORE_ONE_TILE };
-/* How a convolution runs: a plain GEMM, direct, or a channel to a filter; which pixels a register tile of the direct family holds, `rows`
+/* How a convolution runs: a plain GEMM, direct, a channel to a filter, or by a Winograd strategy; which pixels a register tile of the direct family holds, `rows`
  * at most; and how L2 cuts pixels and filters into tasks. */
-enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY };
+enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY, VX_WINOGRAD_FAMILY };
 typedef struct {
-  int64_t family, walk_batch, rows, grid_m, grid_n;
+  int64_t family, walk_batch, rows, strategy, grid_m, grid_n;
+  float alone, seconds; /* predicted, of the best on one thread and of this one; 0 where another selector chooses */
 } vx_conv_plan;
 
 /* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels. */
@@ -207,8 +208,11 @@ int64_t vx_dot_columns(const vx_call *call);
 int vx_execute_dot(const vx_call *call, const vx_plan *plan);
 int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index);
 
-/* conv_select.c */
+/* conv_select.c: the plan without Winograd, and among the forms that the weights were packed in: VX_DIRECT_FORM and above it a bit for
+ * each algorithm. One thread decides the family, so that a result has the same bits on any number of threads. */
+#define VX_DIRECT_FORM 1
 vx_conv_plan vx_select_conv(const vx_conv *conv, int64_t threads);
+vx_conv_plan vx_choose_conv(const vx_conv *conv, int64_t forms, int64_t unpacked, int64_t threads);
 
 /* conv.c: 0, or 1 when memory is out. `w` of the convolution: panels of vx_panel filters, each [columns][rows][channels] of the filter; of
  * a depthwise one [rows][columns][channels]. */

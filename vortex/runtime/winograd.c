@@ -42,7 +42,7 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
   int64_t side = work->algorithm->tile, window = side + 2;
   int64_t top = row * side - c->pad_top, left = tile * side - c->pad_left;
   const float *x = c->x + image * c->x_stride[0];
-  if (c->x_stride[3] == 1 || c->channels == 1) {
+  if (!vx_turns(c->x_stride, c->channels)) {
     work->algorithm->input(x, block, tiles, c->channels, top, left, c->height, c->width, c->x_stride[1], c->x_stride[2],
                            work->v_row, work->v_point);
     return;
@@ -57,6 +57,19 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
                          work->v_row, work->v_point);
 }
 
+/* The store stage on `pixels` finished ones, which lie or will lie at `y`: what is added per element has the strides of the output. */
+static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels, int64_t ldc, int64_t filter, int64_t filters) {
+  if (!vx_store_stage) return;
+  const float *data[VX_EXTRAS] = {0};
+  int64_t stride[VX_EXTRAS] = {0};
+  for (int64_t x = 0; x < vx_operand_count; x++) {
+    int per_element = vx_operands[x].per == VX_PER_ELEMENT;
+    data[x] = (const float *)c->extras[x].data + (per_element ? y - c->y : filter);
+    stride[x] = per_element ? ldc : 0;
+  }
+  vx_store_stage(out, out, pixels, filters, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
+}
+
 /* Output stage of one run, of the filters from `column` to the end of their block. */
 static void store_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
                       int64_t column) {
@@ -65,15 +78,19 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
   int64_t rows = smaller(side, c->out_h - top), columns = smaller(tiles * side, c->out_w - left);
   int64_t filters = smaller(work->plan.panels * vx_winograd_width, c->filters - column);
   float *y = c->y + image * c->y_stride[0] + top * c->y_stride[1] + left * c->y_stride[2] + column * c->y_stride[3];
-  if (c->y_stride[3] == 1 || c->filters == 1) {
+  if (!vx_turns(c->y_stride, c->filters)) {
     work->algorithm->output(block, y, tiles, filters, rows, columns, c->y_stride[1], c->y_stride[2], work->m_row,
                             work->m_point);
+    for (int64_t r = 0; r < rows; r++)
+      finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters);
     return;
   }
   int64_t pixel = parts(filters, vx_lanes) * vx_lanes;
   work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
-  for (int64_t r = 0; r < rows; r++)
+  for (int64_t r = 0; r < rows; r++) {
+    finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters);
     vortex_transpose(staged + r * columns * pixel, y + r * c->y_stride[1], filters, columns, pixel, c->y_stride[3]);
+  }
 }
 
 /* M = V U of `tiles` tiles and `panels` panels of filters from `panel`, for every point. */
@@ -134,7 +151,7 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   work.m_row = spread(work.plan.panels * width);
   work.v_point = work.plan.tiles * work.v_row + 16;
   work.m_point = work.plan.tiles * work.m_row + 16;
-  int x_turned = conv->x_stride[3] != 1 && conv->channels > 1, y_turned = conv->y_stride[3] != 1 && conv->filters > 1;
+  int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
   work.run = x_turned || y_turned ? 8 : work.along;
   if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * parts(conv->channels, vx_lanes) * vx_lanes;
   if (y_turned) work.y_floats = side * work.run * side * work.plan.panels * width;

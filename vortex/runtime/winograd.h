@@ -17,7 +17,8 @@ typedef struct {
 
 /* Blocks of at most `tiles` tiles and `panels` panels of filters; L2 cuts both into a grid of tasks. */
 typedef struct {
-  int64_t algorithm, tiles, panels, grid_tiles, grid_panels;
+  int64_t strategy, algorithm, tiles, panels, grid_tiles, grid_panels;
+  float alone, seconds; /* predicted, of the best on one thread and of this one */
 } vx_winograd_plan;
 
 extern const vx_winograd vx_winograds[];
@@ -26,6 +27,22 @@ extern const int64_t vx_winograd_width, vx_winograd_rows; /* of the register til
 /* L0 of any register tile of the library. */
 int32_t vortex_l0_row(int32_t rows, int32_t vectors, const float *a, const float *b, float *c, int64_t depth, int64_t lda,
                       int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate);
+
+/* Whether `channels` are apart in memory, so that they are brought together on the way. */
+static inline int vx_turns(const int64_t *stride, int64_t channels) { return stride[3] != 1 && channels > 1; }
+
+/* Compiled from the cost model: predicted seconds of each algorithm, VX_WINOGRAD_PRICED of them with those that fill the vector. */
+extern const float vx_winograd_columns[];
+void vortex_winograd_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w,
+                           float channels, float filters, float input_bytes, float full, float rest, float vectors, float rows,
+                           float turn_x, float turn_y, float unpacked, float grid_m, float grid_n, float active);
+
+/* winograd_select.c: whether Winograd computes it; the plan of a strategy; floats of the packed weights; the plan of
+ * least time among the algorithms whose bits are set in `offered`. */
+int vx_winograd_suits(const vx_conv *conv);
+vx_winograd_plan vx_winograd_planned(int64_t strategy, int64_t grid_tiles, int64_t grid_panels);
+int64_t vx_winograd_floats(int64_t filters, int64_t channels, int64_t algorithm);
+vx_winograd_plan vx_select_winograd(const vx_conv *conv, int64_t offered, int64_t unpacked, int64_t threads);
 
 /* winograd.c: 0, or 1 when memory is out. `w` of the convolution is what vx_pack_winograd makes of dense OIHW weights: panels of
  * vx_winograd_width filters, each [points][channels][filters]. */
