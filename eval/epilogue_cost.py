@@ -9,17 +9,17 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
 from eval import machine
-from eval.link_table import hardware_of
+from eval.link_table import widened
 from eval.operands import make_operands
 from eval.process import worker_environment
 from eval.stats import geometric_mean
@@ -27,11 +27,8 @@ from eval.suites import MAIN_SUITES, Case, load_suite, sample
 from vortex import operators as ops
 from vortex.api import compile as compile_library
 from vortex.api import load
-from vortex.candidates import sieve
-from vortex.codegen.cpu import dot_shapes, emit_library, emit_objects
 from vortex.launcher import GemmKernel
 from vortex.library import Library, write
-from vortex.rkernel import decompose
 from vortex.threads import set_num_threads
 
 CHAINS = {
@@ -43,18 +40,8 @@ LEAST_FLOPS, MOST_FLOPS = 1e7, 4e9
 
 def refitted(gemm: GemmKernel, chain: ops.Epilogue) -> Library:
     """The library `gemm` with a store stage and nothing else changed. Compiles for some ten seconds."""
-    manifest, hardware, operator = gemm.manifest, hardware_of(gemm), ops.Gemm(epilogue=chain)
-    tiles = sieve(decompose(operator, hardware)).register_tiles
-    shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
-    dots = dot_shapes(hardware.instruction(manifest.dtype).registers)
-    with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
-        folder = Path(name)
-        objects = emit_objects(
-            shapes, dots, operator.store, manifest.lanes, hardware.llvm_cpu, folder, 2, lambda what, share: None
-        )
-        started = manifest.rates.call + manifest.rates.thread_start
-        binary = emit_library(manifest.selector(), objects, operator.store, hardware.llvm_cpu, folder, started)
-        return Library(replace(manifest, settings=ops.settings(operator)), binary.read_bytes())
+    manifest = replace(gemm.manifest, settings=ops.settings(ops.Gemm(epilogue=chain)))
+    return widened(SimpleNamespace(manifest=manifest), manifest.strategies).library
 
 
 def prepare(folder: Path) -> None:
