@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensors import OnGpu, Parameter
 
 import vortex
-from vortex import DeviceError, DtypeError, OperandError, ShapeError, VortexError
+from vortex import DeviceError, DtypeError, OperandError, ShapeError, VortexError, api
 from vortex.batch_launcher import BatchGemmKernel
 from vortex.batch_operands import BATCH_REASONS
 from vortex.grouped_launcher import GroupedGemmKernel, alike_groups
@@ -384,9 +384,11 @@ def test_one_library_of_the_cache_serves_all_three(monkeypatch: pytest.MonkeyPat
     assert kernels[0].operator == BatchGemm(transpose_a=True)
 
 
-def test_gpus_are_refused() -> None:
+def test_gpus_have_kernels_of_their_own_for_batches_and_none_for_groups() -> None:
+    a100 = load_spec("a100")
+    assert api._built_for(BatchGemm("float16"), a100) == BatchGemm("float16")
     with pytest.raises(DeviceError, match="CPUs alone"):
-        vortex.compile(BatchGemm(), hw="a100", cache=False)
+        vortex.compile(GroupedGemm(), hw=a100, cache=False)
 
 
 def test_many_small_products_are_worth_two_threads(bmm: BatchGemmKernel) -> None:

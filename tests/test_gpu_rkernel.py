@@ -48,10 +48,9 @@ class TestDtypes:
         with pytest.raises(DtypeError, match=r"expected one of \['bfloat16', 'float16', 'float32', 'tfloat32'\]"):
             Gemm("float64")
 
-    @pytest.mark.parametrize("dtype", ["tfloat32", "float16", "bfloat16"])
-    def test_a_cpu_refuses_what_its_spec_has_no_instruction_for(self, dtype: str):
-        with pytest.raises(SpecError, match=f"epyc-zen5: no instruction for '{dtype}'"):
-            sieve(decompose(Gemm(dtype), load_spec("epyc-zen5")))
+    def test_a_cpu_refuses_what_its_spec_has_no_instruction_for(self):
+        with pytest.raises(SpecError, match="epyc-zen5: no instruction for 'tfloat32'"):
+            sieve(decompose(Gemm("tfloat32"), load_spec("epyc-zen5")))
 
 
 # Hidet: spatial(a, b) gives a x b tasks to a x b workers, repeat(a, b) gives them to one worker in turn. A loop

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
 from vortex.axes import fixed
-from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, ToolchainError
+from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
@@ -123,8 +123,7 @@ def compile(
         operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
     check_demands(operator, spec, invariant)
     report = progress or (lambda what, share: None)
-    _check_device(operator, spec)
-    built_for = operators.compiled_as(operator)
+    built_for = _built_for(operator, spec)
     if not cache:
         return _opened(_serving(operator, _build(built_for, spec, report, invariant)))
     store, key = library_cache(), cache_key(built_for, spec, invariant)
@@ -139,11 +138,17 @@ def compile(
     return _opened(_serving(operator, library))
 
 
-def _check_device(operator: operators.Operator, spec: Spec) -> None:
+def _built_for(operator: operators.Operator, spec: Spec) -> operators.Operator:
+    """The operator whose library serves this one on a device."""
     from vortex.hardware import HardwareSpec
 
-    if operator.name in LAUNCHERS and not isinstance(spec, HardwareSpec):
-        raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
+    if not isinstance(spec, HardwareSpec):
+        if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
+            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
+        return operator
+    if operator.name in LAUNCHERS and operator.dtype != "float32":
+        raise DtypeError(f"{operator.name}(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
+    return operators.compiled_as(operator)
 
 
 def _serving(operator: operators.Operator, library: Library[Any] | GpuLibrary) -> Library[Any] | GpuLibrary:

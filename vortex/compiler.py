@@ -48,8 +48,6 @@ def compile(
     clock = Stopwatch()
     isa, words = hardware.multiplier(operator.dtype), hardware.words(operator.dtype)  # FilterByISA
     lanes = isa.lanes
-    if words and operator.name != "gemm":
-        raise DtypeError(f"{operator.name}(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below

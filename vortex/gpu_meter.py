@@ -107,6 +107,8 @@ class Meter:
             return None
         times = {stages: self.seconds(index, m, n, stages * tile.k) for stages in (SHALLOW, DEEP)}
         quick, slow = (float(np.median(times[stages])) for stages in (SHALLOW, DEEP))
+        if min(quick, slow) <= 0.0:  # below what events resolve
+            return None
         stage = (slow - quick) / (DEEP - SHALLOW)
         spread = max((max(row) - min(row)) / float(np.median(row)) for row in times.values())
         return Observed(stage, quick - SHALLOW * stage, spread)

@@ -204,6 +204,8 @@ class GemmKernel:
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
+        if not isinstance(plan, LaunchPlan):
+            raise OperandError(f"plan is a {type(plan).__name__}; expected one of plans() or plan() of this library")
         refuse_gradients(a, b, out)
         if isinstance(b, PackedOperand) and b.data.ndim == 2:
             b, transpose_b = b.data, b.transposed

@@ -292,7 +292,7 @@ def settings(operator: Operator) -> dict[str, Any]:
 
 
 def rebuilt(name: str, fields: Mapping[str, Any]) -> Operator:
-    """The operator that a library was built from."""
+    """The operator that a library was built from; one of a user's is rebuilt as the product whose fields it has."""
     chains = {key: epilogue.rebuilt(fields[key]) for key in ("epilogue", "prologue") if key in fields}
     hints = {key: Hint.rebuilt(fields[key]) for key in "mnk" if isinstance(fields.get(key), list)}
-    return OPERATORS[name](**{**fields, **chains, **hints})
+    return OPERATORS.get(name, Gemm)(**{**fields, **chains, **hints})

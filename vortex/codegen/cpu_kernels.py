@@ -39,12 +39,17 @@ class Intrinsics:
     store: str
 
 
-@cache
 def vector_intrinsics(lanes: int, dtype: str = "float32") -> Intrinsics:
     """Register load, zero, multiply-add and store of one vector of `lanes` elements, each under a lane mask.
 
     A masked-off lane touches no memory, so that an operand may end at an unmapped page.
     """
+    return _registered(lanes, dtype)
+
+
+@cache
+def _registered(lanes: int, dtype: str) -> Intrinsics:
+    """Once for each pair: TVM refuses a second registration."""
     vector, nothing = f"{dtype}x{lanes}", tirx.const(0, dtype)
 
     @T.prim_func(s_tir=True)

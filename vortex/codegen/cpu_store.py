@@ -60,7 +60,7 @@ class Vectors:
     def taken(self) -> tirx.Stmt:
         """What was said since the last time; the slots are free again."""
         statements, self.statements, self.used = self.statements, [], 0
-        return tirx.SeqStmt(statements)
+        return tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
 
     def of(self, value: float, dtype: str = "float32") -> Any:
         return tirx.Broadcast(tirx.const(value, dtype), self.lanes)
