@@ -24,6 +24,12 @@ CORES = os.sched_getaffinity(0)
 """That this process may use, before anything of vortex has run."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that load the fake driver come last: it stays in the process, where NVRTC and detection would find it."""
+    late = {item.path for item in items if "stub_driver" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path in late)
+
+
 def compiled(operator: Operator) -> GemmKernel:
     """A library of this machine with few register tiles, L0 computed: all that is wanted is its results.
 

@@ -35,13 +35,6 @@ except ToolchainError as missing:
 
 pytestmark = a_compiler
 
-
-@pytest.fixture(autouse=True)
-def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake driver, once another test has loaded it, is in this process for good: nothing is to be timed on it."""
-    monkeypatch.setattr(gpu_compiler, "is_here", lambda spec: False)
-
-
 FEW = {
     Backend.TENSOR_CORE: tuple(
         Variant(tensor_core("float16"), *layout, size) for layout in LAYOUTS for size in (16, 2)
