@@ -45,9 +45,7 @@ class TestDtypes:
         assert Gemm().dtype == "float32"
 
     def test_unknown(self):
-        with pytest.raises(
-            DtypeError, match=r"expected one of \['bfloat16', 'float16', 'float32', 'int8', 'tfloat32'\]"
-        ):
+        with pytest.raises(DtypeError, match=r"expected one of \['bfloat16', .*'int8', 'tfloat32'\]"):
             Gemm("float64")
 
     def test_a_cpu_refuses_what_its_spec_has_no_instruction_for(self):
