@@ -1,12 +1,7 @@
-/* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words.
- *
- * Nothing of libtvm_ffi is linked: only its plain-C value layout is read. */
+/* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
 #include "vortex_runtime.h"
+#include "values.h"
 
-#include <tvm/ffi/c_api.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define REFUSE(reason, operand) ((reason) | (operand) << 8)
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
@@ -36,12 +31,6 @@ typedef struct {
   int64_t rows, columns, stride, item_bytes;
   int is_transposed; /* the tensor was column-major, so lines are its columns */
 } matrix;
-
-static const DLTensor *tensor_of(const TVMFFIAny *value) {
-  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
-  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
-  return NULL;
-}
 
 /* bfloat16 may also come as the uint16 it is in memory: NumPy has no such type. */
 static int is_of(const DLTensor *t, const vx_operand *type) {
@@ -185,13 +174,6 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
 static int run(const vx_call *call, const vx_plan *plan) {
   if (call->m == 0 || call->n == 0) return 0;
   return vx_execute(call, plan) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0;
-}
-
-static int answer(TVMFFIAny *result, int64_t value) {
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = value;
-  return 0;
 }
 
 /* gemm(a, b, out, flags, extras...) */

@@ -1,13 +1,10 @@
-/* What doors of float32 operands read and answer with: plain-C values of tvm-ffi, of which nothing is linked, and numbers for refusals. */
+/* What doors of float32 operands read, and the numbers of their refusals. */
 #ifndef VORTEX_DOOR_H
 #define VORTEX_DOOR_H
 
 #include "vortex_runtime.h"
+#include "values.h"
 
-#include <tvm/ffi/c_api.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define REFUSE(reason, operand) ((reason) | (operand) << 8)
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_ROWS = 3 };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
 /* Mirrored by batch_operands.BATCH_REASONS. */
@@ -34,12 +31,6 @@ typedef struct {
   int64_t rows, columns, stride;
   int is_transposed; /* the tensor was column-major, so lines are its columns */
 } matrix;
-
-static inline const DLTensor *tensor_of(const TVMFFIAny *value) {
-  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
-  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
-  return NULL;
-}
 
 /* A float32 tensor of `least` to `most` dimensions in host memory. */
 static inline int read_floats(const TVMFFIAny *value, int operand, int least, int most, const DLTensor **tensor, float **data) {
@@ -73,13 +64,6 @@ static inline int lay_out(const DLTensor *t, matrix *out) {
     out->is_transposed = 1;
     return 1;
   }
-  return 0;
-}
-
-static inline int answer(TVMFFIAny *result, int64_t value) {
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = value;
   return 0;
 }
 

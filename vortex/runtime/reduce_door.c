@@ -1,19 +1,10 @@
 /* The door of a library of reductions: every operand is checked here, once; a refusal is a number that Python turns into words. */
 #include "reduce.h"
+#include "values.h"
 
-#include <tvm/ffi/c_api.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define REFUSE(reason, operand) ((reason) | (operand) << 8)
 enum { OPERAND_X = 0, OPERAND_OUT = 1 };
 /* Mirrored by reduction_launcher.REASONS. */
 enum { NOT_A_TENSOR = 1, BAD_RANK, BAD_DTYPE, BAD_DEVICE, BAD_STRIDES, MISALIGNED, BAD_OUT_SHAPE, BAD_OUT_STRIDES, OVERLAPS, OUT_OF_MEMORY, NOTHING_TO_REDUCE };
-
-static const DLTensor *tensor_of(const TVMFFIAny *value) {
-  if (value->type_index == kTVMFFIDLTensorPtr) return (const DLTensor *)value->v_ptr;
-  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_obj + sizeof(TVMFFIObject));
-  return NULL;
-}
 
 static int read_floats(const TVMFFIAny *value, int operand, const DLTensor **tensor, float **data) {
   const DLTensor *t = tensor_of(value);
@@ -85,13 +76,6 @@ static int open_reduction(const TVMFFIAny *args, vx_reduction *r) {
   if (r->depth == 0 && vx_reduce_needs_one) return REFUSE(NOTHING_TO_REDUCE, OPERAND_X);
   const float *x_end = r->x + last_element(r->outer, r->outer_stride) + last_element(r->depth, r->depth_stride) + last_element(r->inner, r->inner_stride) + 1;
   if (r->depth && r->x < r->out + r->outer * r->inner && r->out < x_end) return REFUSE(OVERLAPS, OPERAND_X);
-  return 0;
-}
-
-static int answer(TVMFFIAny *result, int64_t value) {
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = value;
   return 0;
 }
 
