@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_WHEELS ?= https://download.pytorch.org/whl/cpu/torch/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test emulate lint bench-smoke docs clean
+.PHONY: help demo test emulate lint bench-smoke paper paper-smoke docs clean
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -29,6 +29,12 @@ lint: $(VENV)/installed ## style, format and types
 
 bench-smoke: $(VENV)/eval-installed ## a few cases of every suite against every system, in minutes
 	$(BIN)/python -m eval.bench --smoke
+
+paper: $(VENV)/eval-installed ## the paper's tables and figures on this machine: hours, resumable (MINUTES=n for a sample)
+	$(BIN)/python -m eval.paper all --docs $(if $(MINUTES),--minutes $(MINUTES))
+
+paper-smoke: $(VENV)/eval-installed ## the same with a few small cases of each, in ten minutes at most
+	$(BIN)/python -m eval.paper all --smoke --minutes 7
 
 docs: $(VENV)/installed ## the pages that are generated from the code
 	$(BIN)/python docs/generate_hardware_spec.py

@@ -9,7 +9,7 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,11 @@ def start_workers(
     return workers, absent
 
 
+def resident(case: Case | OperatorCase, workers: Sized) -> bool:
+    """Whether every worker can hold the operands of the case at once."""
+    return len(workers) * case.memory_bytes < psutil.virtual_memory().available * MEMORY_SHARE
+
+
 def run_threads(
     threads: int,
     cases: list[Case | OperatorCase],
@@ -172,8 +177,7 @@ def run_threads(
             if time.monotonic() > end:
                 print(f"out of time: {len(todo) - number + 1} cases left; --resume goes on with them", file=sys.stderr)
                 break
-            resident = len(workers) * case.memory_bytes < psutil.virtual_memory().available * MEMORY_SHARE
-            outcomes, busy = measure_quiet(case, workers, effort, run, resident)
+            outcomes, busy = measure_quiet(case, workers, effort, run, resident(case, workers))
             lines = lines_of(case, outcomes, versions, run, busy)
             for name, failure in absent.items():
                 error = {"error": str(failure), "error_kind": failure.kind}

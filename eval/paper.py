@@ -1,0 +1,119 @@
+"""`python -m eval.paper`: tables and figures of the paper, measured on this machine, beside what the paper prints.
+
+Each result leaves NAME.jsonl (one line a case, with machine, commit and time), NAME.md and NAME.png in --out. What is
+there is not measured again: a run that was stopped goes on. With --minutes the time is shared out among the results,
+and each runs as many cases as its share allows, spread evenly over all; the page says how many. --docs writes the
+summary of all results, losing cases first, into docs/performance.md.
+
+Exit codes: 0 done (or out of time: run again), 2 wrong usage, 3 the machine was busy, 4 a result could not be measured.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval import machine
+from eval.commands import command
+from eval.process import ROOT
+from eval.reproduce import summary
+from eval.reproduce.pages import write
+from eval.reproduce.registry import RESULTS, result
+from eval.reproduce.result import Options, Result
+from eval.reproduce.run import measure, minutes, state, states_of
+from eval.systems import AbsentError
+
+
+def parser() -> argparse.ArgumentParser:
+    top = command(__doc__)
+    top.add_argument(
+        "results", nargs="+", choices=("all", *RESULTS), metavar="RESULT", help=f"{' '.join(RESULTS)}; or all"
+    )
+    top.add_argument("--threads", type=int, help="threads of a call (default: all cores)")
+    top.add_argument("--minutes", type=float, help="of this run; run again to go on (default: until all is done)")
+    top.add_argument(
+        "--out", type=Path, help="folder of the results (default: results/paper, smoke: results/paper-smoke)"
+    )
+    top.add_argument("--smoke", action="store_true", help="small cases, short measurements, also on a busy machine")
+    top.add_argument("--fresh", action="store_true", help="forget what was measured of these results")
+    top.add_argument("--draw", action="store_true", help="measure nothing: pages and pictures of what there is")
+    top.add_argument("--docs", action="store_true", help="write the summary into docs/performance.md")
+    top.add_argument("--library", help="a saved library of products instead of vortex.compile()")
+    top.add_argument("--seed", type=int, default=0, help="of the operands")
+    top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine; every row says so")
+    return top
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def shares(results: Sequence[Result], options: Options, folder: Path, seconds: float) -> dict[str, float]:
+    """Seconds for each result: what it needs where there is enough, else in proportion to what it would need."""
+    needed = {r.name: 0.0 if r.same_lines_as else state(r, options, folder).left_seconds for r in results}
+    factor = min(1.0, seconds / total) if (total := sum(needed.values())) else 0.0
+    return {name: factor * need for name, need in needed.items()}
+
+
+def run_all(results: Sequence[Result], options: Options, folder: Path, seconds: float) -> list[str]:
+    """Measures one result after the other; those that could not be measured, with the reason."""
+    end, failed = time.monotonic() + seconds, []
+    for place, found in enumerate(results):
+        left = end - time.monotonic()
+        needed = shares(results[place:], options, folder, left)  # what one did not use is for those after it
+        tell(f"{found.name}: {minutes(needed[found.name])}; all that follow: {minutes(sum(needed.values()))}")
+        try:
+            measure(
+                found, options, folder, end if left == float("inf") else time.monotonic() + needed[found.name], tell
+            )
+        except AbsentError as error:
+            failed.append(f"{found.name}: {error}")
+    return failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parser().parse_args(arguments)
+    cores = len(machine.available_cpus())
+    threads = asked.threads or cores
+    if not 1 <= threads <= cores:
+        parser().error(f"--threads {threads}: expected 1 to {cores}, the CPUs that are available")
+    if asked.minutes is not None and asked.minutes <= 0:
+        parser().error(f"--minutes {asked.minutes:g}: expected a positive number")
+    if asked.library and not Path(asked.library).is_file():
+        parser().error(f"--library {asked.library}: no such file")
+    folder = asked.out or Path("results/paper-smoke" if asked.smoke else "results/paper")
+    folder.mkdir(parents=True, exist_ok=True)
+    library = str(Path(asked.library).resolve()) if asked.library else None
+    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library)
+    results = [result(name) for name in RESULTS if name in asked.results or "all" in asked.results]
+    if asked.fresh:
+        for found in results:
+            (folder / f"{found.name}.jsonl").unlink(missing_ok=True)
+    failed: list[str] = []
+    status = 0
+    if not asked.draw:
+        try:
+            if not options.allow_busy:
+                machine.check_idle()
+            failed = run_all(results, options, folder, asked.minutes * 60 if asked.minutes else float("inf"))
+        except machine.BusyError as error:
+            tell(f"error: the machine is busy: {error}. The same command goes on.")
+            status = 3
+    for found in results:
+        states = states_of(found, options, folder)
+        write(found, states, folder)
+        told = (
+            ", ".join(f"{at.done} of {at.cases} cases at {count} thread(s)" for count, at in states) or "not measured"
+        )
+        print(f"{folder / found.name}.md: {told}")
+    if asked.docs:
+        summary.write(ROOT / "docs", folder, options)
+        print("docs/performance.md: the summary of all results")
+    for text in failed:
+        tell(f"not measured: {text}")
+    return status or (4 if failed else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The results by name, and in which module each is. Modules are imported when their result is asked for."""
+
+from importlib import import_module
+
+from eval.reproduce.result import Result
+
+RESULTS = {
+    "table5": "eval.reproduce.vendors:TABLE5",
+    "fig12": "eval.reproduce.vendors:FIG12",
+}
+"""`name: module:attribute`, in the order in which they are run and told."""
+
+
+def result(name: str) -> Result:
+    """The result of this name; KeyError with the known ones where there is none."""
+    if name not in RESULTS:
+        raise KeyError(f"no result {name!r}; known: {', '.join(RESULTS)}")
+    module, _, attribute = RESULTS[name].partition(":")
+    found: Result = getattr(import_module(module), attribute)
+    if found.name != name:
+        raise ValueError(f"{RESULTS[name]} calls itself {found.name}, not {name}")
+    return found

@@ -1,0 +1,57 @@
+"""The part of docs/performance.md that is generated: every result, what loses first."""
+
+from pathlib import Path
+
+from eval.reproduce.pages import drawn, explained, made, page_of
+from eval.reproduce.registry import RESULTS, result
+from eval.reproduce.result import Options
+from eval.reproduce.run import lines_of, states_of
+
+BEGIN, END = "<!-- paper:begin, written by `python -m eval.paper all --draw --docs` -->", "<!-- paper:end -->"
+
+
+def demoted(block: str) -> str:
+    """A block of a page two headings deeper."""
+    return f"##{block}" if block.startswith("#") else block
+
+
+def summary(folder: Path, pictures: Path, options: Options) -> str:
+    """The section; pictures go to `pictures`."""
+    losses, told, absent = [], [], []
+    for name in RESULTS:
+        found = result(name)
+        lines = lines_of(found, folder)
+        if not lines:
+            absent.append(f"- {name}, {found.title}: `python -m eval.paper {found.same_lines_as or name}`")
+            continue
+        page = page_of(found, lines)
+        told += [f"### {name}: {found.title}", *explained(found)]
+        picture = f"paper-{name}.png"
+        if drawn(found, page, pictures):
+            (pictures / f"{name}.png").replace(pictures / picture)
+            told.append(f"![{found.title}]({pictures.name}/{picture})")
+        told += [*map(demoted, page.blocks), made(found, lines, states_of(found, options, folder))]
+        if page.losses:
+            losses += [f"#### {name}", *map(demoted, page.losses)]
+    parts = [
+        "## The paper's results, reproduced",
+        "Each table and figure of the paper by one command (`python -m eval.paper NAME`).",
+    ]
+    if losses:
+        parts += ["### Where it loses, result by result", *losses]
+    if absent:
+        told += ["### Not measured yet", "\n".join(absent)]
+    return "\n\n".join([*parts, *told])
+
+
+def write(docs: Path, folder: Path, options: Options) -> None:
+    """Puts the summary between the markers of performance.md; ValueError where they are missing."""
+    page = docs / "performance.md"
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page}: expected the lines {BEGIN!r} and {END!r}; add them where the summary belongs")
+    pictures = docs / "performance"
+    pictures.mkdir(exist_ok=True)
+    page.write_text(f"{before}{begin}\n\n{summary(folder, pictures, options)}\n\n{end}{after}")

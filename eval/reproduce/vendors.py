@@ -1,0 +1,112 @@
+"""Table 5 and Figure 12: single products and convolutions against vendor libraries, by the bench's method."""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+
+from matplotlib.figure import Figure
+
+from eval import machine, plots
+from eval.alternate import Effort, Run, blank, lines_of, measure_quiet
+from eval.bench import resident, start_workers
+from eval.compare import BEST, Table, grouped, losing, overall, pairs, tables
+from eval.operator_cases import OperatorCase, load_any_suite
+from eval.operator_systems import COMPARED
+from eval.process import WorkerError, WorkerProcess
+from eval.records import Line
+from eval.report import failures
+from eval.reproduce.result import Measure, Options, Page, Result
+from eval.suites import MAIN_SUITES, Case
+
+GEMM_SYSTEMS = ("vortex", "mkl", "onednn", "openblas", "vortex_packed", "onednn_packed", "onnxruntime")
+CONV_SUITES = ("vortex_deepbench_conv_107", "vortex_cnn_conv_584")
+SMOKE_FLOPS = 2e8
+EFFORT = Effort(rounds=3, seconds=0.05, modes=("warm",))
+SMOKE_EFFORT = Effort(rounds=2, seconds=0.01, modes=("warm",))
+OURS = {"vortex": "Products, plain B", "vortex_packed": "Products, packed B", "vortex_op": "Convolutions"}
+SAID_ONCE = ("kind", "limits", "device", "commit", "seed")
+"""What the line of a case, or the page, says of all its rows."""
+
+
+def by_size(cases: Iterable[Case | OperatorCase], options: Options) -> list[Case | OperatorCase]:
+    """Suite by suite, the small before the large: a case stands for its neighbours. A smoke run has the small ones."""
+    found = sorted(cases, key=lambda case: (case.suite, case.flops, case.id))
+    return [case for case in found if not options.smoke or case.flops <= SMOKE_FLOPS]
+
+
+def vendor_cases(options: Options) -> Sequence[Case | OperatorCase]:
+    """The 506 products of Table 3, the classifier layers once more as inference runs them, the 691 of Table 4."""
+    return by_size((case for suite in (*MAIN_SUITES, *CONV_SUITES) for case in load_any_suite(suite)), options)
+
+
+def open_vendors(options: Options, stack: ExitStack) -> Measure:
+    """Workers of the systems, started when a case first needs them."""
+    if options.library:
+        os.environ["VORTEX_EVAL_LIBRARY"] = options.library
+    effort = SMOKE_EFFORT if options.smoke else EFFORT
+    run = Run(options.threads, options.seed, machine.limits(options.threads), {}, options.allow_busy)
+    started: dict[tuple[str, ...], tuple[dict[str, WorkerProcess], dict[str, WorkerError]]] = {}
+
+    def one(case: Case | OperatorCase) -> list[Line]:
+        systems = COMPARED[case.op] if isinstance(case, OperatorCase) else GEMM_SYSTEMS
+        if systems not in started:
+            started[systems] = start_workers(systems, options.threads, stack)
+        workers, absent = started[systems]
+        try:
+            outcomes, busy = measure_quiet(case, workers, effort, run, resident(case, workers))
+        except machine.BusyError:
+            run.limits = machine.limits(options.threads)  # where the clock moved, the next case has the new peak
+            raise
+        versions = {name: worker.versions for name, worker in workers.items()}
+        lines = lines_of(case, outcomes, versions, run, busy)
+        for name, failure in absent.items():
+            lines.append(blank(case, name, "warm", run) | {"error": str(failure), "error_kind": failure.kind})
+        peak = {"peak_flops_per_s": run.limits.peak_flops_per_s}
+        return [{name: value for name, value in line.items() if name not in SAID_ONCE} | peak for line in lines]
+
+    return one
+
+
+def compared(lines: Sequence[Line]) -> list[tuple[str, Table]]:
+    """(which of ours, the table it is in) wherever ours was measured with a peer."""
+    rows = [row for line in lines for row in line["rows"]]
+    return [(ours, table) for table in tables(rows) for ours in OURS if pairs(table, ours, BEST)]
+
+
+def table5(lines: Sequence[Line]) -> Page:
+    """As the paper's table has it: percentage of cases with a speedup, and the average."""
+    blocks, losses = [], []
+    for ours, table in compared(lines):
+        title = f"{OURS[ours]}, {table.title}"
+        suites = {suite: cases for suite, cases in table.by_suite().items() if pairs(table, ours, BEST, cases)}
+        blocks += [f"### {title}", overall(table, ours), "By suite, geometric means:"]
+        blocks.append(grouped(table, ours, suites, "suite"))
+        losses += [f"{title}: the lowest speedups over the best peer", losing(table, ours, 10)]
+    return Page([*blocks, *failures([row for line in lines for row in line["rows"]])], losses)
+
+
+def fig12(lines: Sequence[Line]) -> Page:
+    """Speedups over floating-point operations, one panel for each of ours."""
+    panels = compared(lines)
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(9.0, 4.0 * len(panels))
+        for axes, (ours, table) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+            plots.speedup_over_flops(axes, table, ours)
+
+    told = ", ".join(
+        f"{OURS[ours].lower()} at {table.title}: {len(pairs(table, ours, BEST))}" for ours, table in panels
+    )
+    return Page([f"A point is a case. {told}. The tables are those of table5."], draw=draw if panels else None)
+
+
+DIFFERS = (
+    "the CPU half alone, with MKL and OpenBLAS beside the paper's oneDNN and ONNX Runtime. Products are measured "
+    "twice: with B as it lies, against libraries that see the same, and with B packed beforehand, against everybody. "
+    "Convolutions have packed weights on all sides. Means are of the measured cases alone. The lists of cases have the "
+    "paper's counts and ranges, not certainly its cases (eval/suites/README.md)."
+)
+TABLE5 = Result("table5", "speedups over vendor libraries", DIFFERS, vendor_cases, open_vendors, table5, seconds=3.0)
+FIG12 = Result(
+    "fig12", "speedups over the work of a case", DIFFERS, vendor_cases, open_vendors, fig12, 3.0, same_lines_as="table5"
+)
