@@ -1,0 +1,89 @@
+"""What every method is run with, and the libraries and operands that it runs on."""
+
+import importlib
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval import machine
+from eval.rivals.meter import Call, Meter, Raced, Runner, race
+from eval.rivals.space import Space, kernels_library, space_of
+from eval.stats import geometric_mean
+from eval.suites import Case
+
+Row = dict[str, Any]
+ENOUGH = 0.01
+"""A budget was enough if twice of it gains less than this share."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much a method may do, and how its outcome is measured."""
+
+    threads: int = 2
+    trials: int = 1024
+    """Programs that a method may run while it searches; then it is given as many again."""
+    rounds: int = 5
+    seconds: float = 0.03
+    """Of each turn of a call."""
+    seed: int = 0
+    sample: int = 1 << 30
+    """Shapes to measure, spread evenly."""
+    library: str | None = None
+    """A saved library of the plain product instead of vortex.compile()."""
+
+    def thinned(self, cases: Sequence[Case]) -> list[Case]:
+        """At most `sample` of the cases, evenly over their order."""
+        count = min(self.sample, len(cases))
+        return [cases[(2 * at + 1) * len(cases) // (2 * count)] for at in range(count)]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One opened setting: Vortex's library and that of all micro-kernels."""
+
+    setting: Setting
+    runner: Runner
+
+    def meter(self, trials: int) -> Meter:
+        return Meter(self.runner, trials)
+
+    def space(self, case: Case, rungs: tuple[int, ...] | None = None) -> Space:
+        gemm = self.runner.vortex
+        return space_of(gemm, case.trans_b) if rungs is None else space_of(gemm, case.trans_b, rungs)
+
+    def race(self, calls: Mapping[str, Call]) -> dict[str, Raced]:
+        return race(calls, self.setting.rounds, self.setting.seconds)
+
+    def about(self) -> Row:
+        """What identifies a measurement of this machine."""
+        return {"threads": self.setting.threads, "device": machine.device(), "commit": machine.commit()}
+
+    def offline_seconds(self) -> float:
+        """What compiling Vortex's library took, all stages."""
+        return float(sum(self.runner.vortex.manifest.offline_seconds.values()))
+
+
+def opened(setting: Setting) -> Bench:
+    """Loads or compiles both libraries; the second takes some twenty seconds the first time."""
+    vortex: Any = importlib.import_module("vortex")
+    vortex.set_num_threads(setting.threads)
+    gemm = vortex.load(setting.library) if setting.library else vortex.compile("gemm", hw="native")
+    kernels = kernels_library(gemm)
+    return Bench(setting, Runner(gemm, kernels, setting.threads))
+
+
+def gain(once: Sequence[float], twice: Sequence[float]) -> float:
+    """What the doubled budget gains: the geometric mean of seconds before over seconds after, less one."""
+    return geometric_mean(a / b for a, b in zip(once, twice, strict=True)) - 1.0
+
+
+def verdict(share: float) -> str:
+    """Whether a budget was enough, in words."""
+    told = f"twice the budget gains {share:+.2%}"
+    return f"{told}: enough" if share < ENOUGH else f"{told}: **the budget was too small**"
+
+
+def median_spread(rows: Sequence[Row]) -> float:
+    return statistics.median(row["spread"] for row in rows)

@@ -1,0 +1,210 @@
+"""The rival methods: their spaces, costs, searches and dispatchers, on made-up devices; one run of real kernels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's own requirements")
+
+from eval.rivals import table6
+from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
+from eval.rivals.dispatch import compiled as compiled_tree
+from eval.rivals.dispatch import train
+from eval.rivals.meter import Meter, Runner, race
+from eval.rivals.setting import Setting, gain, verdict
+from eval.rivals.space import MicroKernel, Program, Space, chains_of, features
+from eval.suites import Case
+from vortex.candidates import WHOLE, Stage, Strategy, Tile
+from vortex.launcher import GemmKernel
+
+CORES = 2
+
+
+def chain(m: int, n: int, depth: int = WHOLE, **stage: bool) -> Strategy:
+    return Strategy(Tile(m, n, 1), Tile(WHOLE, WHOLE, depth), Stage(**stage))
+
+
+CHAINS = (chain(6, 64), chain(14, 32), chain(14, 32, 256), chain(6, 64, 256, pack_b=True))
+SPACE = Space(CHAINS, 0.0, 600_000.0)
+
+
+def case(m: int, n: int = 768, k: int = 2304) -> Case:
+    return Case("made_up", f"made_up/{m}x{n}x{k}", m, n, k)
+
+
+class FakeMeter(Meter):
+    """Seconds from a formula in place of a device."""
+
+    def __init__(self, budget: int, seconds: Callable[[Program], float]) -> None:
+        super().__init__(None, budget)  # type: ignore[arg-type]
+        self.formula = seconds
+
+    def measure(self, program: Program, case: Case) -> float:
+        if program not in self.seen:
+            assert self.left > 0
+            self.trials += 1
+            self.seen[program] = self.formula(program)
+        return self.seen[program]
+
+
+def made_up_seconds(program: Program) -> float:
+    """A device on which tall register tiles and long extents are fast, occupancy counts in full, padding costs."""
+    kernel = program.kernel
+    tall, long = kernel.chain.l0.m / 14, kernel.columns / (kernel.columns + 64)
+    return program.flops / (1e11 * tall * long * program.occupancy(CORES) * program.useful)
+
+
+class TestSpace:
+    def test_a_program_rounds_up_to_whole_tiles(self) -> None:
+        program = Program(MicroKernel(chain(14, 32), 28, 256), 60, 768, 2304)
+        assert (program.grid_m, program.grid_n, program.tasks) == (3, 3, 9)
+        assert (program.padded_m, program.padded_n) == (84, 768)
+        assert program.useful == pytest.approx(60 / 84)
+        assert program.waves(CORES) == 5
+        assert program.occupancy(CORES) == pytest.approx(0.9)
+
+    def test_the_cache_buffer_bounds_what_is_packed(self) -> None:
+        for kernel in SPACE.kernels:
+            if kernel.chain.stage.pack_b:
+                assert 4 * kernel.columns * 256 <= 600_000
+        assert max(k.columns for k in SPACE.kernels if not k.chain.stage.pack_b) == 2048
+
+    def test_mutants_and_children_stay_inside(self) -> None:
+        draw = random.Random(1)
+        for _ in range(200):
+            one, two = draw.choice(SPACE.kernels), draw.choice(SPACE.kernels)
+            assert SPACE.has(SPACE.mutated(one, draw))
+            assert SPACE.has(SPACE.crossed(one, two, draw))
+        assert not SPACE.has(MicroKernel(CHAINS[0], 7, 64))
+
+    def test_turned_over_and_dot_strategies_are_no_micro_kernels(self) -> None:
+        strategies = [*CHAINS, chain(14, 32, swap=True), chain(8, 10, dot=True)]
+        assert chains_of(strategies, transpose_b=False) == CHAINS
+        assert chains_of(strategies, transpose_b=True) == CHAINS[3:]
+
+    def test_features_tell_kernels_apart(self) -> None:
+        assert len({tuple(features(kernel)) for kernel in SPACE.kernels}) == len(SPACE.kernels)
+
+
+class TestDietCode:
+    @pytest.mark.parametrize("slope", [0.3, 0.8])
+    def test_the_slope_of_occupancy_is_found(self, slope: float) -> None:
+        measured = {}
+        for kernel, rate in ((MicroKernel(CHAINS[0], 24, 256), 1e11), (MicroKernel(CHAINS[1], 28, 256), 4e10)):
+            for m in range(1, 200, 7):
+                program = program_of(kernel, case(m))
+                factor = slope * program.occupancy(CORES) + 1.0 - slope
+                measured[program] = program.flops / (rate * factor * program.useful)
+        assert fitted_slope(measured, CORES) == pytest.approx(slope, abs=1e-6)
+
+    def test_the_search_finds_what_is_nearly_best(self) -> None:
+        given = [case(m) for m in (129, 173, 201, 253)]
+        search = Search(SPACE, given, FakeMeter(128, made_up_seconds), CORES, seed=3)
+        search.run()
+        tree = search.dispatcher()
+        for shape in given:
+            best = min(made_up_seconds(program_of(kernel, shape)) for kernel in SPACE.kernels)
+            found = made_up_seconds(program_of(tree.choose(shape.m, shape.n, shape.k), shape))
+            assert found <= 1.05 * best
+
+    def test_a_spent_budget_stays_spent(self) -> None:
+        meter = Meter(None, 0)  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="budget of 0 trials"):
+            meter.measure(program_of(SPACE.kernels[0], case(1)), case(1))
+
+    def test_runs_are_valid_up_to_the_end_of_the_last_tile(self) -> None:
+        kernel = MicroKernel(chain(14, 32), 56, 256)
+        given = [case(m) for m in (20, 100)]
+        tree = train([(c.m, c.n, c.k) for c in given], [kernel, kernel])
+        assert [m for m in range(90, 130) if valid(tree, given, case(m))][-1] == 112
+
+
+class TestDispatch:
+    def test_the_exported_tree_chooses_the_same(self) -> None:
+        draw = random.Random(5)
+        shapes = [(draw.randint(1, 4000), draw.randint(1, 4000), draw.randint(1, 4000)) for _ in range(60)]
+        tree = train(shapes, [draw.choice(SPACE.kernels[:9]) for _ in shapes])
+        dispatch = compiled_tree(tree.source)
+        for _ in range(500):
+            shape = (draw.randint(1, 5000), draw.randint(1, 5000), draw.randint(1, 5000))
+            assert tree.kernels[dispatch(*shape)] == tree.choose(*shape)
+
+    def test_a_sample_gets_its_vote(self) -> None:
+        shapes = [(m, 768, 2304) for m in range(1, 200, 11)]
+        votes = [SPACE.kernels[m % 7] for m, _, _ in shapes]
+        tree = train(shapes, votes)
+        assert [tree.choose(*shape) for shape in shapes] == votes
+
+    def test_an_export_that_differs_is_an_error(self) -> None:
+        shapes = [case(m) for m in (10, 20)]
+        tree = train([(c.m, c.n, c.k) for c in shapes], [SPACE.kernels[0], SPACE.kernels[1]])
+        source = "int dispatch(long m, long n, long k) { return 0; }\n"
+        table6.check_export(tree, shapes)
+        with pytest.raises(AssertionError, match="exported dispatcher"):
+            table6.check_export(type(tree)(tree.kernels, source, tree.model), shapes)
+
+
+class TestTable6:
+    def test_the_cases_are_the_papers(self) -> None:
+        shapes = table6.cases()
+        assert len(shapes) == 96
+        assert {table6.range_of(shape.m) for shape in shapes} == set(table6.PUBLISHED)
+        assert len(table6.samples(shapes)) == 32
+
+    def test_the_table_says_what_was_measured(self) -> None:
+        tuning = {"samples": 2, "space": 9, "trials": 7, "seconds": 1.0, "kernels": 1, "occupancy_slope": 1.0}
+        tuning["vortex_offline_seconds"] = 20.0
+        base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0}
+        rows = [
+            base | {"m": 5, "range": "[0, 128)", "speedup": 2.0, "dietcode": 2.0, "dietcode_twice": 2.0},
+            base | {"m": 133, "range": "[128, 256)", "speedup": 1.1, "dietcode": 1.1, "dietcode_twice": 1.0},
+        ]
+        table, budget = table6.tables(rows)
+        assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 50% | 1 of 1 |" in table
+        assert "+10.00%: **the budget was too small**" in budget
+
+    def test_budgets(self) -> None:
+        assert gain([2.0, 2.0], [1.0, 1.0]) == pytest.approx(1.0)
+        assert verdict(0.005).endswith("enough")
+        assert Setting(sample=2).thinned([case(m) for m in range(1, 9)]) == [case(3), case(7)]
+
+
+@pytest.fixture(scope="module")
+def runner(gemm: GemmKernel) -> Runner:
+    """The library's own strategies stand in for the chains of a link table, which would take long to compile."""
+    return Runner(gemm, gemm, CORES)
+
+
+def outer_products(runner: Runner, trans_b: bool) -> list[Strategy]:
+    strategies: list[Strategy] = [s for s in runner.kernels.strategies if not (s.stage.dot or s.stage.swap)]
+    return [s for s in strategies if s.stage.pack_b or not trans_b]
+
+
+class TestRunner:
+    @pytest.mark.parametrize("trans_b", [False, True])
+    def test_programs_compute_the_product(self, runner: Runner, trans_b: bool) -> None:
+        shape = Case("made_up", "made_up/odd", 37, 101, 65, trans_b=trans_b)
+        chains = outer_products(runner, trans_b)
+        assert chains
+        for each in chains:
+            runner.verify_program(program_of(MicroKernel(each, 2 * each.l0.m, each.l0.n), shape), shape)
+
+    def test_ours_and_a_program_race(self, runner: Runner) -> None:
+        shape = case(20, 64, 64)
+        program = program_of(MicroKernel(outer_products(runner, False)[0], 24, 384), shape)
+        raced = race({"ours": runner.ours(shape), "rival": runner.program(program, shape)}, 2, 1e-3)
+        assert all(0.0 < found.seconds < 1.0 for found in raced.values())
+        assert runner.selection(shape) < 1e-3
+
+    def test_a_wrong_result_is_noticed(self, runner: Runner) -> None:
+        shape = case(20, 64, 64)
+        operands = runner.workspace.operands(shape, 20, 64)
+        with pytest.raises(ArithmeticError):
+            runner.verify(lambda: operands.out.fill(0.0), shape, 20, 64)
+        with pytest.raises(ArithmeticError):
+            runner.verify(lambda: None, shape, 20, 64)
+        assert np.isnan(operands.out).all()
