@@ -1,0 +1,139 @@
+"""Every plan of a library on one shape, in turn, as one result line: what `eval.regret` and `eval.model` read.
+
+Seconds are those of the call in native code: the same plan runner on a 1x1x1 product tells what Python adds, and that
+less the native share of an empty call is subtracted.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from eval import machine, plans
+from eval.operands import make_operands
+from eval.oracle import HOPELESS, check_all, time_plans
+from eval.records import Line
+from eval.suites import Case
+from eval.worker import time_batch
+
+LAYOUTS = ("plain", "transposed", "packed")
+ROUNDS = 6
+EMPTY_CALLS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """How one shape is called: the function of a plan, and the keywords that `plan`, `plans` and `cost_terms` take."""
+
+    run: Callable[[Any], Any]
+    kind: dict[str, Any]
+
+
+def runner(gemm: Any, operands: Any, packed: bool) -> Runner:
+    """Calls of one shape with operands as they lie, or with B packed by the library."""
+    case, b = operands.case, operands.b
+    flags = {"transpose_a": True} if case.trans_a else {}
+    kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
+    given = flags | kind
+    if packed:
+        b, given = gemm.pack(b, transpose=case.trans_b), flags
+        # Few columns are packed as a matrix: as the transpose, or with rows that begin on cache lines.
+        kind = {"transpose_b": True} if b.transposed else {"ldb": b.data.strides[0] // b.data.itemsize}
+        if b.data.ndim == 1:
+            kind = {"packed": True}
+
+    def run(plan: Any) -> Any:
+        return gemm.run(plan, operands.a, b, operands.out, **given)
+
+    return Runner(run, flags | kind)
+
+
+def python_seconds(gemm: Any) -> float:
+    """What a call of a plan from Python takes beyond the native call."""
+    empty = runner(gemm, make_operands(Case("empty", "empty", 1, 1, 1), 0), packed=False)
+    call = functools.partial(empty.run, gemm.plan(1, 1, 1))
+    best = min(time_batch(call, EMPTY_CALLS) for _ in range(20))
+    return max(0.0, best - gemm.manifest.rates.call)
+
+
+def kernel_peak(gemm: Any) -> float:
+    """Flops per second of the fastest micro-kernel of a library on one core, when it was profiled."""
+    kernels = gemm.manifest.profile["kernels"]
+    lanes = gemm.manifest.lanes
+    return float(
+        max(2 * row["rows"] * row["vectors"] * lanes / row["slope_s"] for row in kernels if row["start_s"] > 0)
+    )
+
+
+def race(gemm: Any, case: Case, threads: int, packed: bool, outside: float, rounds: int = ROUNDS) -> Line:
+    """One line: all plans with predicted seconds, their terms, and the least seconds of even and of odd rounds.
+
+    `outside` is `python_seconds`; `peak` are the flops per second of one core right before. Every result has the bits
+    of the first of its family, which is checked against float64; WrongResultError otherwise.
+    """
+    operands = make_operands(case, seed=0)
+    how = runner(gemm, operands, packed)
+    shape = (case.m, case.n, case.k)
+    found = {plans.label(plan): plan for plan in gemm.plans(*shape, threads=threads, **how.kind)}
+    chosen = plans.label(gemm.plan(*shape, threads=threads, **how.kind))
+    calls = {label: functools.partial(how.run, plan) for label, plan in found.items()}
+    peak = machine.peak(1, rounds=4)
+    seconds = check_all(calls, {label: plans.family(plan) for label, plan in found.items()}, operands)
+    limit = HOPELESS * min(seconds.values())
+    racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == chosen}
+    times = {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen)
+    least = gemm.manifest.rates.call
+    entries = [
+        {
+            "label": label,
+            "strategy": plans.strategy(plan),
+            "dot": plans.family(plan),
+            "index": plan.index,
+            "grid": [plan.grid.m, plan.grid.n, plan.grid.k],
+            "workers": plan.workers,
+            "predicted": float(plan.seconds),
+            "even": max(times[label][0] - outside, least),
+            "odd": max(times[label][1] - outside, least),
+            "terms": parts(plan, gemm.cost_terms(plan, *shape, **how.kind)),
+        }
+        for label, plan in found.items()
+    ]
+    line = asdict(case) | {"kind": "race", "flops": case.flops, "threads": threads, "packed": packed, "peak": peak}
+    return line | {"operands": how.kind, "outside": outside, "chosen": chosen, "plans": entries}
+
+
+def parts(plan: Any, terms: dict[str, float]) -> dict[str, float]:
+    """The terms of a prediction as seconds that add up to it: all waves of each, and what traffic leaves exposed."""
+    if plan.strategy.stage.dot:
+        return {name: value for name, value in terms.items() if name != "total"}
+    waves = -(-plan.grid.m * plan.grid.n * plan.grid.k // plan.workers)
+    once = {name: terms[name] for name in ("start", "parts")}
+    each = {name: waves * value for name, value in terms.items() if name not in (*once, "traffic", "total")}
+    return each | {"traffic": max(0.0, terms["total"] - sum(each.values()) - sum(once.values()))} | once
+
+
+def chosen_of(line: Line) -> Line:
+    """The entry of the selector's choice."""
+    return next(entry for entry in line["plans"] if entry["label"] == line["chosen"])
+
+
+def share(line: Line) -> float:
+    """Performance of the choice relative to the best plan: the best by the even rounds, both scored by the odd ones."""
+    best = min(line["plans"], key=lambda entry: entry["even"])
+    return float(best["odd"] / chosen_of(line)["odd"])
+
+
+def seconds(entry: Line) -> float:
+    return float(min(entry["even"], entry["odd"]))
+
+
+def case_at(suite: str, name: str, shape: Sequence[int], layout: str) -> Case:
+    """A product of plain or transposed B; a packed one is of plain B."""
+    m, n, k = (int(extent) for extent in shape)
+    return Case(suite, name, m, n, k, False, layout == "transposed")
+
+
+def shares(lines: Sequence[Line]) -> np.ndarray:
+    return np.array([share(line) for line in lines])
