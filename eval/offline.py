@@ -21,7 +21,7 @@ import json, os, resource, sys, time
 start = time.perf_counter()
 import vortex
 imported = time.perf_counter()
-gemm = vortex.compile("gemm", hw=sys.argv[1])
+gemm = vortex.compile(sys.argv[3], hw=sys.argv[1])
 done = time.perf_counter()
 gemm.save(sys.argv[2])
 path = sys.argv[2]
@@ -36,14 +36,18 @@ print(json.dumps({"import": imported - start, "compile": done - imported, "memor
 """
 
 
-def compile_once(hw: str, cache: Path) -> dict[str, Any]:
+def compile_once(hw: str, cache: Path, operator: str = "gemm") -> dict[str, Any]:
     """Figures of one compilation in a fresh process, with `cache` as its cache folder."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"VORTEX_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as folder:
         target = str(Path(folder, "gemm.vortex"))
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, hw, target], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", CHILD, hw, target, operator],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         raise RuntimeError(f"compiling for {hw} failed:\n{done.stderr[-2000:]}")
@@ -51,9 +55,9 @@ def compile_once(hw: str, cache: Path) -> dict[str, Any]:
     return figures
 
 
-def figures(hw: str) -> list[dict[str, Any]]:
+def figures(hw: str, operator: str = "gemm") -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (compile_once(hw, Path(folder)) for _ in range(2))
+        first, second = (compile_once(hw, Path(folder), operator) for _ in range(2))
     named = [
         ("import vortex", first["import"], "s"),
         ("compile from nothing", first["compile"], "s"),

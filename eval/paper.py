@@ -50,25 +50,28 @@ def tell(text: str) -> None:
 
 
 def shares(results: Sequence[Result], options: Options, folder: Path, seconds: float) -> dict[str, float]:
-    """Seconds for each result: what it needs where there is enough, else in proportion to what it would need."""
+    """Seconds for each result, the one that needs least first: what it needs, or an equal share of what is left."""
     needed = {r.name: 0.0 if r.same_lines_as else state(r, options, folder).left_seconds for r in results}
-    factor = min(1.0, seconds / total) if (total := sum(needed.values())) else 0.0
-    return {name: factor * need for name, need in needed.items()}
+    given = {}
+    for place, name in enumerate(sorted(needed, key=lambda name: needed[name])):
+        given[name] = min(needed[name], max(0.0, seconds) / (len(needed) - place))
+        seconds -= given[name]
+    return given
 
 
 def run_all(results: Sequence[Result], options: Options, folder: Path, seconds: float) -> list[str]:
     """Measures one result after the other; those that could not be measured, with the reason."""
-    end, failed = time.monotonic() + seconds, []
-    for place, found in enumerate(results):
+    end, failed, waiting = time.monotonic() + seconds, [], {found.name: found for found in results}
+    while waiting:
         left = end - time.monotonic()
-        needed = shares(results[place:], options, folder, left)  # what one did not use is for those after it
-        tell(f"{found.name}: {minutes(needed[found.name])}; all that follow: {minutes(sum(needed.values()))}")
+        given = shares(list(waiting.values()), options, folder, left)  # what one did not use is for those after it
+        name, share = next(iter(given.items()))
+        tell(f"{name}: {minutes(share)}; with all that follow: {minutes(sum(given.values()))}")
+        stop = time.monotonic() + share if left < float("inf") else left
         try:
-            measure(
-                found, options, folder, end if left == float("inf") else time.monotonic() + needed[found.name], tell
-            )
+            measure(waiting.pop(name), options, folder, stop, tell)
         except AbsentError as error:
-            failed.append(f"{found.name}: {error}")
+            failed.append(f"{name}: {error}")
     return failed
 
 

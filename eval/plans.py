@@ -54,3 +54,9 @@ def misleading_term(before: dict[str, float], best: dict[str, float]) -> str:
     gains = {name: best[name] - before[name] for name in before if (name != "total") == alike and name in best}
     name = max(gains, key=lambda term: (gains[term], term))
     return f"{name} ({gains[name] * 1e6:+.2f} us)" if gains[name] > 0 else "none: predicted as well as the chosen one"
+
+
+def packs_weight(plan: Any) -> bool:
+    """Whether the call lays B out anew before it computes; of a turned product, A is what `pack_b` speaks of."""
+    stage = plan.strategy.stage
+    return bool(stage.pack_a if stage.swap else stage.pack_b)

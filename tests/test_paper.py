@@ -4,16 +4,20 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("psutil")
 
-from eval import machine, paper
-from eval.reproduce import pages, registry, run, summary
+from eval import machine, paper, plans
+from eval.oracle import Trial
+from eval.reproduce import backends, overheads, pages, registry, run, selection, summary, vendors
 from eval.reproduce.result import Options, Page, Result
+from eval.suites import Case
+from vortex.candidates import Stage, Strategy, Tile
+from vortex.selector import Grid, LaunchPlan
 
 OPTIONS = Options(threads=1)
 
@@ -70,7 +74,7 @@ class TestMeasure:
         assert [(count, at.done) for count, at in run.states_of(fake(2), OPTIONS, tmp_path)] == [(1, 2), (2, 2)]
 
     def test_it_stops_when_the_time_is_over_and_goes_on_after_a_broken_line(self, tmp_path: Path):
-        assert run.measure(fake(4), OPTIONS, tmp_path, time.monotonic() - 1, quiet).done == 0
+        assert run.measure(fake(4), OPTIONS, tmp_path, time.monotonic() - 1, quiet).done == 1
         run.measure(fake(2), OPTIONS, tmp_path, float("inf"), quiet)
         with (tmp_path / "fake.jsonl").open("a") as file:
             file.write('{"id": "2", "thre')
@@ -86,9 +90,13 @@ class TestMeasure:
 
     def test_the_time_is_shared_out_by_need(self, tmp_path: Path):
         run.measure(fake(2), OPTIONS, tmp_path, float("inf"), quiet)
-        shares = paper.shares([fake(4), fake(6, name="other")], OPTIONS, tmp_path, 4.0)
-        assert shares["other"] == pytest.approx(4.0, rel=0.05)  # the first's measured cases took no time
-        assert paper.shares([fake(6, name="other")], OPTIONS, tmp_path, 100.0) == {"other": 6.0}
+        results = [fake(9, name="large"), fake(4), fake(2, name="small")]
+        given = paper.shares(results, OPTIONS, tmp_path, 7.0)
+        assert list(given) == ["fake", "small", "large"]
+        assert given["fake"] < 0.1  # its cases took no time
+        assert given["small"] == 2.0
+        assert given["large"] == pytest.approx(5.0, rel=0.05)
+        assert paper.shares(results[:1], OPTIONS, tmp_path, 100.0) == {"large": 9.0}
 
 
 class TestPages:
@@ -173,3 +181,76 @@ class TestCommand:
         assert json.loads((tmp_path / "table5.jsonl").read_text().splitlines()[0])["smoke"] is True
         assert paper.main(["table5", "--draw", "--fresh", "--threads", "1", "--out", str(tmp_path)]) == 0
         assert "not measured" in capsys.readouterr().out
+
+
+def measured(threads: int, name: str, rows: list[dict]) -> dict:
+    about = {"device": "d", "commit": "c", "time": "2026-01-01T00:00:00Z", "smoke": False, "took_s": 1.0}
+    return {"id": name, "threads": threads, "rows": rows, **about}
+
+
+class TestFigures:
+    def test_selection_is_told_as_a_share_of_the_call(self):
+        row = {"cube": 64, "seconds": 2e-6, "selection_s": 1e-7, "spread": 0.02}
+        page = overheads.fig14([measured(1, "64", [row])])
+        assert "| 64 | 1 | 2.0 | 0.100 | 5.000% | 2.0% |" in page.blocks[0]
+
+    def test_offline_costs_stand_beside_the_papers(self):
+        row = {"id": "gemm", "name": "compile from nothing", "value": 20.0, "unit": "s", "kind": "offline"}
+        page = overheads.offline([measured(1, "gemm", [row])])
+        assert "4,500 times" in page.blocks[1]
+
+    def test_a_fixed_way_that_is_faster_is_a_loss(self):
+        def rows(packed: float):
+            extents = {"m": 1, "n": 2, "k": 3}
+            return [extents | {"way": "adaptive", "seconds": 1.0}, extents | {"way": "packs B", "seconds": packed}]
+
+        page = backends.fig16([measured(1, "a", rows(2.0)), measured(1, "b", rows(0.5))])
+        assert "| packs B | 2 | 1 | 1.00 | 2.00 (1x2x3) | 0.50 (1x2x3) |" in page.blocks[1]
+        assert "| 1x2x3 | packs B | 0.50 |" in page.losses[1]
+
+    def test_shares_of_the_oracle(self):
+        def trial(label: str, seconds: float, tile: str):
+            return asdict(Trial(label, label, tile, predicted=seconds, even=seconds, odd=seconds))
+
+        def row(best: float, chosen: str):
+            case = asdict(Case("s", "s/0", 1, 2, 3))
+            trials = [trial("x", best, "tile x"), trial("y", 1.0, "tile y")]
+            return case | {"chosen": chosen, "misled": "-", "tried": 2, "trials": trials}
+
+        lines = [measured(1, str(at), [row(0.5, "x" if at else "y")]) for at in range(4)]
+        page = selection.fig15(lines)
+        told = page.blocks[2]
+        assert "| Vortex | 0.947 | 0.875 | 0.841 | 0.500 | 1 |" in told
+        assert "| Static2 | 0.495 | 1.000 |" in told
+
+    def test_the_paper_prints_what_fig15_compares_with(self):
+        told = pages.printed("fig15")
+        assert all(f"{100 * share:.1f} %" in told for share in selection.PAPER.values())
+
+    def test_products_are_compared_with_those_that_saw_the_same(self):
+        def row(system: str, seconds: float):
+            case = asdict(Case("s", "s/0", 1, 2, 3)) | {"flops": 12, "threads": 1, "mode": "warm", "error": None}
+            return case | {"system": system, "seconds": seconds, "roofline_share": 0.5}
+
+        rows = [row("vortex", 1.0), row("mkl", 2.0), row("vortex_packed", 1.0), row("onnxruntime", 0.5)]
+        page = vendors.table5([measured(1, "s/0", rows)])
+        assert "| best of all | 1 | 100.0% | 100.0% | 2.00 | 2.00 |" in page.blocks[1]
+        packed = page.blocks[page.blocks.index("### Products, packed B, 1 thread, warm caches") + 1]
+        assert "| onnxruntime | 1 | 0.0% | 0.0% | 0.50 | 0.50 |" in packed
+
+
+class TestBackends:
+    @pytest.mark.parametrize(("flags", "packs"), [({}, False), ({"pack_b": True}, True), ({"pack_a": True}, False)])
+    def test_a_turned_product_packs_b_where_it_says_a(self, flags: dict, packs: bool):
+        plan = LaunchPlan(0, Strategy(Tile(8, 16, 1), Tile(8, 16, 1), Stage(**flags)), Grid(1, 1), 1.0)
+        assert plans.packs_weight(plan) is packs
+        turned = {"pack_a": flags.get("pack_b", False), "pack_b": flags.get("pack_a", False)}
+        plan = LaunchPlan(0, Strategy(Tile(8, 16, 1), Tile(8, 16, 1), Stage(swap=True, **turned)), Grid(1, 1), 1.0)
+        assert plans.packs_weight(plan) is packs
+
+    def test_a_fixed_way_runs_its_least_predicted_plan(self, gemm):
+        ways = backends.fixed_ways(gemm, Case("s", "s/0", 200, 300, 400), 2)
+        assert ways["one thread"].workers == 1 < ways["all threads"].workers
+        assert ways["adaptive"].seconds <= min(plan.seconds for plan in ways.values()) * (1 + 1e-5)
+        assert plans.packs_weight(ways["packs B"])
+        assert not plans.packs_weight(ways["reads B as it lies"])

@@ -7,6 +7,10 @@ from eval.reproduce.result import Result
 RESULTS = {
     "table5": "eval.reproduce.vendors:TABLE5",
     "fig12": "eval.reproduce.vendors:FIG12",
+    "fig14": "eval.reproduce.overheads:FIG14",
+    "fig15": "eval.reproduce.selection:FIG15",
+    "fig16": "eval.reproduce.backends:FIG16",
+    "offline": "eval.reproduce.overheads:OFFLINE",
 }
 """`name: module:attribute`, in the order in which they are run and told."""
 

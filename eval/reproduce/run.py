@@ -82,7 +82,10 @@ def about(options: Options) -> Line:
 def measure(
     result: Result, options: Options, folder: Path, end: float, tell: Callable[[str], None] | None = None
 ) -> State:
-    """Goes on with a result until `end` on the monotonic clock; BusyError where the machine never comes to rest."""
+    """Goes on with a result until `end` on the monotonic clock, by one case at least.
+
+    BusyError where the machine never comes to rest.
+    """
     tell = tell or (lambda text: print(text, file=sys.stderr, flush=True))
     path, begun = folder / f"{result.name}.jsonl", state(result, options, folder)
     if result.same_lines_as or begun.done == begun.cases:
@@ -95,7 +98,7 @@ def measure(
         one = result.open(options, stack)
         disturbed, taken, started = 0, 0, time.monotonic()
         for case in todo:
-            if time.monotonic() > end:
+            if taken and time.monotonic() > end:
                 break
             if (rows := _undisturbed(one, case, tell)) is None:
                 disturbed += 1

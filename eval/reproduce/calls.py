@@ -1,0 +1,57 @@
+"""Calls of one library timed in turn in this process, and whether the machine was quiet meanwhile."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from eval import machine
+from eval.alternate import ATTEMPTS, PAUSE_SECONDS, rotated
+from eval.records import Line
+from eval.reproduce.result import Options
+from eval.stats import Timing, summarize
+from eval.vortex_systems import load_gemm
+from eval.worker import measure_warm
+
+ROUNDS, SMOKE_ROUNDS = 3, 2
+SECONDS, SMOKE_SECONDS = 0.05, 0.01
+
+
+def product(options: Options) -> Any:
+    """The library of plain products, with the threads of the run."""
+    if options.library:
+        os.environ["VORTEX_EVAL_LIBRARY"] = options.library
+    return load_gemm(options.threads)
+
+
+def in_turn(calls: Mapping[str, Callable[[], Any]], options: Options) -> dict[str, Line]:
+    """Figures of each call: seconds (median over rounds of each round's fastest), spread, and so on.
+
+    The calls take turns, the order rotated; each was called before.
+    """
+    rounds, seconds = (SMOKE_ROUNDS, SMOKE_SECONDS) if options.smoke else (ROUNDS, SECONDS)
+    found: dict[str, list[Timing]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in rotated(list(calls), number):
+            found[name].append(measure_warm(calls[name], seconds))
+    return {name: asdict(summarize(timings, "warm")) for name, timings in found.items()}
+
+
+def undisturbed(action: Callable[[], list[Line]], options: Options) -> list[Line]:
+    """The rows of `action`, repeated while the machine is busy, then BusyError, or rows that say so where it may be."""
+    for number in range(ATTEMPTS):
+        meter, before = machine.LoadMeter(), machine.peak(options.threads)
+        rows = action()
+        try:
+            machine.check_peak(before, machine.peak(options.threads))
+            if (share := meter.foreign_share()) > machine.LOAD_TOLERANCE:
+                raise machine.BusyError(f"other processes used {share:.0%} of the cores")
+            return [row | {"busy": None} for row in rows]
+        except machine.BusyError as error:
+            if options.allow_busy:
+                return [row | {"busy": str(error)} for row in rows]
+            if number + 1 == ATTEMPTS:
+                raise
+            time.sleep(PAUSE_SECONDS)
+    raise AssertionError("unreachable")

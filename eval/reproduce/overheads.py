@@ -1,0 +1,146 @@
+"""Figure 14 and the offline costs of section 7.4: what choosing costs at a call, and what compiling costs once."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from eval import plots
+from eval.commands import shown
+from eval.compare import markdown
+from eval.offline import figures
+from eval.operands import check, make_operands
+from eval.records import Line
+from eval.reproduce.calls import in_turn, product, undisturbed
+from eval.reproduce.result import Measure, Options, Page, Result
+from eval.suites import Case, load_suite
+
+REPEATS = 20_000
+SMOKE_FLOPS = 3e8
+DIETCODE_S = 25 * 3600.0
+"""Section 7.4 of the paper: DietCode's tuning with Table 3 as its samples."""
+
+
+def squares(options: Options) -> list[Case]:
+    return [c for c in load_suite("vortex_fig14_squares_7") if not options.smoke or c.flops <= SMOKE_FLOPS]
+
+
+def open_squares(options: Options, stack: ExitStack) -> Measure:
+    gemm = product(options)
+
+    def one(case: Case) -> list[Line]:
+        operands = make_operands(case, options.seed)
+        call = partial(gemm, operands.a, operands.b, out=operands.out)
+        call()
+        check(operands, operands.out)
+
+        def timed() -> list[Line]:
+            selection = gemm.time_selection(case.m, case.n, case.k, REPEATS)
+            return [in_turn({"call": call}, options)["call"] | {"cube": case.m, "selection_s": selection}]
+
+        return undisturbed(timed, options)
+
+    return one
+
+
+def fig14(lines: Sequence[Line]) -> Page:
+    rows = sorted(
+        ((line["threads"], row) for line in lines for row in line["rows"]), key=lambda at: (at[0], at[1]["cube"])
+    )
+    table = markdown(
+        ("m = n = k", "threads", "call, us", "selection, us", "share of selection", "spread"),
+        [
+            [
+                str(row["cube"]),
+                str(threads),
+                f"{row['seconds'] * 1e6:.1f}",
+                f"{row['selection_s'] * 1e6:.3f}",
+                f"{row['selection_s'] / row['seconds']:.3%}",
+                f"{row['spread']:.1%}",
+            ]
+            for threads, row in rows
+        ],
+    )
+    last = max(threads for threads, _ in rows)
+    bars = [
+        {
+            "kind": "overhead",
+            "cube": row["cube"],
+            "value": row["seconds"] * 1e6,
+            "selection_us": row["selection_s"] * 1e6,
+        }
+        for threads, row in rows
+        if threads == last
+    ]
+
+    def draw(figure: Figure) -> None:
+        plots.overhead(figure.subplots(), bars)
+
+    return Page([table], draw=draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A library to compile."""
+
+    id: str
+
+
+OPERATORS = ("gemm", "conv2d", "reduce")
+
+
+def compiled(options: Options) -> list[Compiled]:
+    return [Compiled(name) for name in (OPERATORS[:1] if options.smoke else OPERATORS)]
+
+
+def open_offline(options: Options, stack: ExitStack) -> Measure:
+    return lambda case: undisturbed(lambda: figures("native", case.id), options)
+
+
+def offline(lines: Sequence[Line]) -> Page:
+    found = {line["id"]: {row["name"]: row for row in line["rows"]} for line in lines}
+    present = [op for op in OPERATORS if op in found]
+    units = {name: row["unit"] for rows in found.values() for name, row in rows.items()}
+
+    def told(op: str, name: str) -> str:
+        return shown(found[op][name]["value"]) if name in found[op] else "-"
+
+    rows = [[name, *(told(op, name) for op in present), unit] for name, unit in units.items()]
+    table = markdown(("figure", *present, "unit"), rows)
+    blocks = [table]
+    if gemm := found.get("gemm"):
+        seconds = gemm["compile from nothing"]["value"]
+        blocks.append(
+            f"Compiling the library of products takes {seconds:.1f} s here. The 25 hours that the paper gives for the "
+            f"tuning of DietCode on a GPU are {DIETCODE_S / seconds:,.0f} times that; the paper's own ratio is 176, "
+            "with 529.6 s for its libraries on CUDA cores."
+        )
+
+    def draw(figure: Figure) -> None:
+        plots.offline(figure.subplots(), [row for rows in lines for row in rows["rows"] if rows["id"] == "gemm"])
+
+    return Page(blocks, draw=draw if "gemm" in found else None)
+
+
+FIG14 = Result(
+    "fig14",
+    "selection beside execution",
+    "a call from Python on the CPU. Selection is the native selector's, the mean of 20,000 of the same shape; the call "
+    "contains it. The paper's plot is of a GPU.",
+    squares,
+    open_squares,
+    fig14,
+    seconds=3.0,
+)
+OFFLINE = Result(
+    "offline",
+    "offline time, candidates, size",
+    "an empty cache folder, a fresh process each. Candidates are counted after each filter of the sieve; the paper's "
+    "17731 are of a sieve whose bounds it does not print.",
+    compiled,
+    open_offline,
+    offline,
+    seconds=45.0,
+)
