@@ -24,6 +24,7 @@ from vortex.operators import settings as fields_of
 from vortex.rkernel import Loop, decompose
 from vortex.selector import Grid, OperandB, Shape
 from vortex.specs import load_spec
+from vortex.targets import target
 
 RUNTIME = Path(vortex.__file__).parent / "runtime"
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
@@ -386,7 +387,7 @@ def test_one_library_of_the_cache_serves_all_three(monkeypatch: pytest.MonkeyPat
 
 def test_gpus_have_kernels_of_their_own_for_batches_and_none_for_groups() -> None:
     a100 = load_spec("a100")
-    assert api._built_for(BatchGemm("float16"), a100) == BatchGemm("float16")
+    assert api._built_for(BatchGemm("float16"), target(a100)) == BatchGemm("float16")
     with pytest.raises(DeviceError, match="CPUs alone"):
         vortex.compile(GroupedGemm(), hw=a100, cache=False)
 

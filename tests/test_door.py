@@ -272,3 +272,54 @@ def test_gradients_are_refused(gemm: GemmKernel) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(OperandError, match="detach"):
         gemm(torch.ones(4, 4, requires_grad=True), torch.ones(4, 4))
+
+
+class TestMadeByNativeCode:
+    """Without `out` a torch tensor's product comes in a tensor that the library allocates."""
+
+    def test_a_tensor_of_its_own(self, gemm: GemmKernel) -> None:
+        torch = pytest.importorskip("torch")
+        a, b = torch.arange(15.0).reshape(3, 5), torch.arange(35.0).reshape(5, 7)
+        made, again = gemm(a, b), gemm(a, b)
+        assert type(made) is torch.Tensor and made.dtype == torch.float32 and made.is_contiguous()
+        assert torch.equal(made, a @ b) and torch.equal(gemm(a.T, b.T, transpose_a=True, transpose_b=True), a @ b)
+        assert made.data_ptr() != again.data_ptr()
+
+    def test_parameters_give_plain_tensors(self, gemm: GemmKernel) -> None:
+        torch = pytest.importorskip("torch")
+        weight = torch.nn.Parameter(torch.ones(5, 7), requires_grad=False)
+        assert type(gemm(torch.ones(3, 5), weight)) is torch.Tensor
+        with torch.no_grad():
+            assert type(gemm(weight, torch.ones(7, 2))) is torch.Tensor
+
+    def test_refusals_name_the_operand(self, gemm: GemmKernel) -> None:
+        torch = pytest.importorskip("torch")
+        with pytest.raises(ShapeError, match=r"b .*inner extent"):
+            gemm(torch.ones(3, 4), torch.ones(5, 7))
+        with pytest.raises(DtypeError, match=r"b .*float64"):
+            gemm(torch.ones(3, 5), torch.ones(5, 7, dtype=torch.float64))
+
+    def test_operands_that_need_copies_or_cannot_make_any(self, gemm: GemmKernel) -> None:
+        """A read-only array beside a tensor; tensors of tvm-ffi, of which arrays are the kind."""
+        import tvm_ffi
+
+        arrays = tvm_ffi.from_dlpack(floats(3, 5)), tvm_ffi.from_dlpack(floats(5, 7))
+        assert np.array_equal(gemm(*arrays), np.full((3, 7), 5, np.float32))
+        torch = pytest.importorskip("torch")
+        assert torch.equal(gemm(torch.ones(3, 5), read_only(floats(5, 7))), torch.full((3, 7), 5.0))
+
+    def test_nothing_leaks(self, gemm: GemmKernel) -> None:
+        torch = pytest.importorskip("torch")
+        import psutil
+
+        a, b, wrong = torch.ones(256, 8), torch.ones(8, 1024), torch.ones(9, 1024)
+
+        def many() -> int:
+            for _ in range(50):
+                gemm(a, b)
+                with pytest.raises(ShapeError):
+                    gemm(a, wrong)
+            return int(psutil.Process().memory_info().rss)
+
+        first = many()
+        assert many() - first < 20 * 2**20  # 50 outputs are 50 MiB

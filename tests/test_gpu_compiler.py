@@ -127,7 +127,10 @@ class TestSpine:
 
     def test_every_element_type_has_its_own_key(self):
         spec = load_spec("a100")
-        keys = {api.cache_key(vortex.operators.Gemm(dtype), spec) for dtype in ("float32", "tfloat32", "float16")}
+        keys = {
+            api.cache_key(vortex.operators.Gemm(dtype), spec.fingerprint())
+            for dtype in ("float32", "tfloat32", "float16")
+        }
         assert len(keys) == 3
 
     def test_a_cpu_library_has_no_device(self, library_path: Path):

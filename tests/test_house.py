@@ -21,17 +21,18 @@ CHECKOUT = PACKAGE.parent
 MODULES = (
     "errors",  # every exception
     "dtypes",
+    "cache",
     # the hardware: what a spec says, and a spec of this machine
     "figures",
     "hardware",
     "gpu_hardware",
     "affinity",
     "machine",
-    "cache",
     "probe",
     "cuda_driver",
     "gpu_probe",
     "specs",
+    "targets",
     # from an operator to strategies and their cost
     "axes",
     "steps",

@@ -88,7 +88,7 @@ class TestRemembering:
         assert len(calls) == 1
         assert probe.detect(found, measuring, tmp_path / "cache", refresh=True) == first
         assert len(calls) == 2
-        assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"native-{probe.cache_key(found)}.json"]
+        assert [path.name for path in (tmp_path / "cache").iterdir()] == [probe.file_name(found)]
 
     @pytest.mark.parametrize(
         "damage", ["", "{", "{}", '{"spec": 3, "readings": []}', '{"spec": {}, "readings": 1}', "[]"]
@@ -96,7 +96,7 @@ class TestRemembering:
     def test_a_damaged_memory_is_measured_again(self, tmp_path, damage):
         found = machine(tmp_path / "root")
         good = probe.detect(found, lambda _: QUIET, tmp_path)
-        (tmp_path / f"native-{probe.cache_key(found)}.json").write_text(damage)
+        (tmp_path / probe.file_name(found)).write_text(damage)
         assert probe.detect(found, lambda _: QUIET, tmp_path) == good
 
     def test_nothing_half_written(self, tmp_path):
@@ -113,11 +113,11 @@ class TestRemembering:
             probe.detect(machine(tmp_path / "root"), lambda _: QUIET, tmp_path / "file")
 
     def test_keys_differ_where_figures_may(self, tmp_path):
-        keys = {probe.cache_key(machine(tmp_path / "a")), probe.cache_key(machine(tmp_path / "b"))}
+        keys = {probe.file_name(machine(tmp_path / "a")), probe.file_name(machine(tmp_path / "b"))}
         assert len(keys) == 1
         keys |= {
-            probe.cache_key(machine(tmp_path / "c", cpus={0})),
-            probe.cache_key(machine(tmp_path / "d", flags=SKYLAKE)),
+            probe.file_name(machine(tmp_path / "c", cpus={0})),
+            probe.file_name(machine(tmp_path / "d", flags=SKYLAKE)),
         }
         assert len(keys) == 3
 
@@ -231,5 +231,5 @@ def test_checking_a_device_that_cannot_be_this_one(tmp_path):
 def test_the_remembered_form_is_plain_json(tmp_path):
     found = machine(tmp_path / "root")
     probe.detect(found, lambda _: QUIET, tmp_path)
-    data = json.loads((tmp_path / f"native-{probe.cache_key(found)}.json").read_text())
+    data = json.loads((tmp_path / probe.file_name(found)).read_text())
     assert set(data) == {"spec", "readings"}

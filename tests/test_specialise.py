@@ -250,5 +250,7 @@ class TestDemands:
         from vortex.api import cache_key
 
         spec = load_spec("xeon-8255c")
-        keys = {cache_key(op, spec, demand) for op in (ops.Gemm(), ops.Gemm(n=5)) for demand in (None, "m")}
+        keys = {
+            cache_key(op, spec.fingerprint(), demand) for op in (ops.Gemm(), ops.Gemm(n=5)) for demand in (None, "m")
+        }
         assert len(keys) == 4

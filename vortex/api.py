@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
 from vortex.axes import fixed
+from vortex.cache import digest
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # What GPUs need is imported for them alone: opening a librar
     from vortex.hardware import HardwareSpec
     from vortex.reduction_launcher import ReduceKernel
     from vortex.specs import Spec
+    from vortex.targets import Target
 
 Progress = Callable[[str, float], None]
 INSTALL = "`pip install '.[compile]'` in a checkout"
@@ -112,25 +113,25 @@ def compile(
     """
     try:
         from vortex.cache import library_cache
-        from vortex.specs import load_spec
+        from vortex.targets import target
     except ModuleNotFoundError as error:
         raise ToolchainError(
             f"compiling needs {error.name}; install vortex with its `compile` extra: {INSTALL}"
         ) from error
 
-    operator, spec = operators.named(op), load_spec(hw)
+    operator, device = operators.named(op), target(hw)
     if dtype is not None:
         operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
-    check_demands(operator, spec, invariant)
+    check_demands(operator, device, invariant)
     report = progress or (lambda what, share: None)
-    built_for = _built_for(operator, spec)
+    built_for = _built_for(operator, device)
     if not cache:
-        return _opened(_serving(operator, _build(built_for, spec, report, invariant)))
-    store, key = library_cache(), cache_key(built_for, spec, invariant)
+        return _opened(_serving(operator, _build(built_for, device.spec, report, invariant)))
+    store, key = library_cache(), cache_key(built_for, device.fingerprint, invariant)
     with store.lock(key):
         library = _cached(store.get(key))
         if library is None:
-            library = _build(built_for, spec, report, invariant)
+            library = _build(built_for, device.spec, report, invariant)
             with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                 built = Path(folder) / "built.vortex"
                 _write(library, built)
@@ -138,13 +139,11 @@ def compile(
     return _opened(_serving(operator, library))
 
 
-def _built_for(operator: operators.Operator, spec: Spec) -> operators.Operator:
+def _built_for(operator: operators.Operator, device: Target) -> operators.Operator:
     """The operator whose library serves this one on a device."""
-    from vortex.hardware import HardwareSpec
-
-    if not isinstance(spec, HardwareSpec):
+    if not device.is_cpu:
         if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
-            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {spec.name}; expected a CPU's spec")
+            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator
     if operator.name in LAUNCHERS and operator.dtype != "float32":
         raise DtypeError(f"{operator.name}(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
@@ -229,23 +228,20 @@ def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> A
     return _opened(library, device, jit)
 
 
-def check_demands(operator: operators.Operator, spec: Spec, invariant: str | None) -> None:
+def check_demands(operator: operators.Operator, device: Target, invariant: str | None) -> None:
     """Refuse what no library of this operator on this device can promise."""
-    from vortex.hardware import HardwareSpec
-
-    on_cpu = isinstance(spec, HardwareSpec)
     known = fixed(operator)
-    if known and not on_cpu:
+    if known and not device.is_cpu:
         told = ", ".join(f"{axis}={extent}" for axis, extent in known.items())
         raise ShapeError(
-            f"{told} on {spec.name}: only CPU libraries know fixed extents so far; leave every extent open"
+            f"{told} on {device.name}: only CPU libraries know fixed extents so far; leave every extent open"
         )
     if invariant is None:
         return
     if invariant != "m":
         raise OperandError(f"invariant={invariant!r}: expected 'm', the axis whose extent changes no bit of a row")
-    if not on_cpu or not operator.name.endswith("gemm"):
-        raise OperandError(f"invariant='m' for {operator.name} on {spec.name}: only products on CPUs can promise it")
+    if not device.is_cpu or not operator.name.endswith("gemm"):
+        raise OperandError(f"invariant='m' for {operator.name} on {device.name}: only products on CPUs can promise it")
 
 
 def _build(
@@ -284,8 +280,8 @@ def is_here(spec: HardwareSpec) -> bool:
     )
 
 
-def cache_key(operator: operators.Operator, spec: Spec, invariant: str | None = None) -> str:
-    """Everything a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
+def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | None = None) -> str:
+    """Of all a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
     releases = {}
     for name in ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc"):
         try:
@@ -299,5 +295,4 @@ def cache_key(operator: operators.Operator, spec: Spec, invariant: str | None = 
         p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
     ):
         sources.update(path.read_bytes())
-    described = [repr(operator), invariant, spec.fingerprint(), releases, sources.hexdigest()]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    return digest([repr(operator), invariant, fingerprint, releases, sources.hexdigest()])

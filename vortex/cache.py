@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vortex.errors import DeviceError, ToolchainError
 
@@ -22,6 +24,11 @@ SUFFIX = ".vortex"
 LIMIT_BYTES = 512 * 1024**2
 ABANDONED_S = 3600.0
 """A half-written file this old belongs to a process that died."""
+
+
+def digest(data: Any) -> str:
+    """A hash of plain data, whatever the order of its fields."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def cache_directory() -> Path:

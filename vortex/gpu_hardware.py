@@ -5,14 +5,13 @@ The same kind of file as for CPUs, marked `kind = "gpu"`: base SI integers, a so
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from vortex.cache import digest
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
 from vortex.figures import (
@@ -207,8 +206,7 @@ class GpuSpec(Figures):
 
     def fingerprint(self) -> str:
         """A hash of every figure: the same for equal specs, whatever file they came from."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(self.model_dump(mode="json"))
 
 
 def _check_names(spec: GpuSpec) -> None:

@@ -6,14 +6,13 @@ be derived from others is given all the same, as a second witness: a file whose 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from vortex.cache import digest
 from vortex.dtypes import ITEM_BYTES, SOUGHT, WORDS, WordFormat
 from vortex.errors import NoInstructionError, SpecError
 from vortex.figures import (
@@ -211,8 +210,7 @@ class HardwareSpec(Figures):
 
     def fingerprint(self) -> str:
         """A hash of every figure: the same for equal specs, whatever file they came from."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(self.model_dump(mode="json"))
 
 
 def _named(kind: str, rows: tuple[Row, ...], name: str) -> Row:

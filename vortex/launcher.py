@@ -39,6 +39,9 @@ from vortex.threads import Listener, get_num_threads
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
 _ARRAY = np.ndarray
+MAKES_TENSORS = "__dlpack_c_exchange_api__"
+"""The attribute of classes, torch.Tensor for one, whose tensors native code may be able to make."""
+UNMADE = -1
 
 
 def _light_tvm_ffi() -> Any:
@@ -82,10 +85,17 @@ class GemmKernel:
         self.manifest = library.manifest
         self._identity = library.identity
         self.module = module = native_module(library)
-        names = ("gemm", "gemm_packed", "gemm_planned", "pack", "readable", "select", "time_selection")
-        self._gemm, self._gemm_packed, self._planned, self._pack, self._readable, self._select, self._time = (
-            module.get_function(name) for name in names
-        )
+        names = ("gemm", "gemm_new", "gemm_packed", "gemm_planned", "pack", "readable", "select", "time_selection")
+        (
+            self._gemm,
+            self._gemm_new,
+            self._gemm_packed,
+            self._planned,
+            self._pack,
+            self._readable,
+            self._select,
+            self._time,
+        ) = (module.get_function(name) for name in names)
         self._threads = Listener(module.get_function("set_threads"))
         self._selector = self.manifest.selector()
         dots = any(strategy.stage.dot for strategy in self.strategies)
@@ -114,13 +124,24 @@ class GemmKernel:
         one is allocated of the kind of `a`. With `accumulate` the product is added to `out`. Errors are VortexError and
         the built-in kind: ShapeError, DtypeError, ...
         """
-        if out is None:
-            if accumulate:
-                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
-            out = self._allocate(a, b, transpose_a, transpose_b)
         flags = TRANSPOSE_A if transpose_a else 0
         if transpose_b:
             flags |= TRANSPOSE_B
+        if out is None:
+            if accumulate:
+                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
+            if hasattr(type(a), MAKES_TENSORS) and type(b) is not PackedOperand:
+                if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0):
+                    refuse_gradients(a, b, out)
+                try:
+                    made = self._gemm_new(a, b, flags)
+                except UNREADABLE:
+                    made = UNMADE
+                if type(made) is not int:
+                    return made
+                if made != UNMADE:
+                    raise self._refusal(made, a, b, out)
+            out = self._allocate(a, b, transpose_a, transpose_b)
         if accumulate:
             flags |= ACCUMULATE
         if type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY:

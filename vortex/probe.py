@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vortex.cache import cache_directory
 from vortex.errors import DeviceError, ToolchainError
-from vortex.hardware import HardwareSpec, spec_from
 from vortex.machine import V3, V4, Machine, read_machine
+
+if TYPE_CHECKING:  # Else imported where one is made: a library of this machine is found again without its models.
+    from vortex.hardware import HardwareSpec
 
 NATIVE = "native"
 SOURCE = Path(__file__).resolve().parent / "runtime" / "probe.c"
@@ -151,6 +153,8 @@ def measure(machine: Machine) -> Rates:
 
 def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Reading, ...]]:
     """The spec, and where each of its figures came from. The clock follows from the peak, so that the two agree."""
+    from vortex.hardware import spec_from
+
     readings: list[Reading] = []
 
     def figure(owner: str, name: str, value: Any, source: str) -> Any:
@@ -253,17 +257,19 @@ def probe(refresh: bool = False) -> tuple[HardwareSpec, tuple[Reading, ...]]:
     return detect(read_machine(), measure, cache_directory(), refresh)
 
 
-def cache_key(machine: Machine) -> str:
+def file_name(machine: Machine) -> str:
     """Names the machine in the cache: equal where the same measurements hold."""
     facts = vars(machine) | {"flags": sorted(machine.flags), "free_bytes": 0}
-    return hashlib.sha256(repr((LAYOUT, SOURCE.read_bytes(), facts)).encode()).hexdigest()[:24]
+    return f"native-{hashlib.sha256(repr((LAYOUT, SOURCE.read_bytes(), facts)).encode()).hexdigest()[:24]}.json"
 
 
 def detect(
     machine: Machine, measuring: Callable[[Machine], Rates], folder: Path, refresh: bool = False
 ) -> tuple[HardwareSpec, tuple[Reading, ...]]:
     """`probe`, with the machine, the measuring and the cache folder given."""
-    remembered = folder / f"native-{cache_key(machine)}.json"
+    from vortex.hardware import spec_from
+
+    remembered = folder / file_name(machine)
     if not refresh and remembered.exists():
         try:
             data = json.loads(remembered.read_text())

@@ -1,6 +1,7 @@
 /* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
 #include "vortex_runtime.h"
 #include "values.h"
+#include <tvm/ffi/extra/c_env_api.h>
 
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
@@ -183,6 +184,35 @@ EXPORT int __tvm_ffi_gemm(void *self, const TVMFFIAny *args, int32_t count, TVMF
   if (refused) return answer(result, refused);
   vx_plan plan = vx_select(&call, vx_get_threads());
   return answer(result, run(&call, &plan));
+}
+
+/* gemm_new(a, b, flags, extras...): the result in a tensor of the kind of `a`, of which tvm-ffi knows how one is made; else the refusal. */
+EXPORT int __tvm_ffi_gemm_new(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  matrix a, b;
+  int32_t flip;
+  int refused;
+  if ((refused = read_a(&args[0], &a, &flip)) || (refused = read_matrix(&args[1], OPERAND_B, &vx_factor, &b)))
+    return answer(result, refused);
+  int col_a = !!(args[2].v_int64 & TRANSPOSE_A) ^ a.is_transposed, col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
+  int64_t extents[] = {col_a ? a.columns : a.rows, col_b ? b.rows : b.columns};
+  DLTensor like = {.device = {kDLCPU, 0}, .ndim = 2, .dtype = {(uint8_t)vx_out.code, (uint8_t)vx_out.bits, 1}, .shape = extents};
+  TVMFFIObjectHandle made;
+  int failed = TVMFFIEnvTensorAlloc(&like, &made);
+  if (failed) return failed;
+  TVMFFIAny out = {.type_index = kTVMFFITensor, .v_obj = made};
+  const TVMFFIAny given[] = {args[0], args[1], out};
+  vx_call call;
+  refused = open_call(given, args + 3, count - 3, args[2].v_int64, 0, 0, 0, &call);
+  if (!refused) {
+    vx_plan plan = vx_select(&call, vx_get_threads());
+    refused = run(&call, &plan);
+  }
+  if (refused) {
+    TVMFFIObjectDecRef(made);
+    return answer(result, refused);
+  }
+  *result = out;
+  return 0;
 }
 
 /* gemm_packed(a, packed, out, flags, n, k, extras...) */
