@@ -256,7 +256,7 @@ def test_foreign_zip(tmp_path: Path) -> None:
 
 
 def test_missing_instructions_are_refused(library_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vortex.launcher.cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr("vortex.native.cpu_flags", lambda: frozenset({"sse2"}))
     with pytest.raises(vortex.DeviceError, match="lacks"):
         vortex.load(library_path)
 

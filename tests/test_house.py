@@ -29,6 +29,7 @@ MODULES = (
     "affinity",
     "machine",
     "probe",
+    "comparison",
     "cuda_driver",
     "gpu_probe",
     "specs",
@@ -119,6 +120,7 @@ MODULES = (
     "shapes",
     "explain",
     "gpu_explain",
+    "native",
     "launcher",
     "fused",
     "batch_operands",
@@ -139,7 +141,7 @@ MODULES = (
 )
 OWNERS = {  # what only these may import
     "tvm": {"device", *(name for name in MODULES if name.startswith("codegen."))},
-    "tvm_ffi": {"launcher", "library", *(name for name in MODULES if name.startswith("codegen."))},
+    "tvm_ffi": {"native", "library", *(name for name in MODULES if name.startswith("codegen."))},
     "pydantic": {"figures", "hardware", "gpu_hardware", "specs"},
     "torch": set(),
     "typer": {"cli"},

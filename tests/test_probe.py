@@ -11,7 +11,7 @@ import tomllib
 import pytest
 from recorded import AVX2, QUIET, SKYLAKE, machine
 
-from vortex import affinity, probe
+from vortex import affinity, comparison, probe
 from vortex.errors import DeviceError, ToolchainError
 from vortex.hardware import spec_from
 from vortex.machine import V3, Machine, read_machine
@@ -205,7 +205,7 @@ class TestHere:
         assert spec.instruction("float32").lanes == 8
 
     def test_checked_against_itself(self, here):
-        rows = probe.check_device(here[0])
+        rows = comparison.check_device(here[0])
         assert rows
         assert all(row.ratio == pytest.approx(1.0) for row in rows)
         assert {"clock_hz", "l2.bandwidth_bytes_per_s", "dram.total_bandwidth_bytes_per_s"} <= {
@@ -215,7 +215,7 @@ class TestHere:
 
 def test_checking_another_device(tmp_path):
     detected = probe.assemble(machine(tmp_path), QUIET)
-    rows = {row.figure: row for row in probe.check_device(load_spec("xeon-8255c"), detected)}
+    rows = {row.figure: row for row in comparison.check_device(load_spec("xeon-8255c"), detected)}
     assert rows["l2.capacity_bytes"].ratio == 1.0
     assert rows["clock_hz"].ratio == pytest.approx(0.941, abs=0.001)
     assert "cores" not in rows
@@ -225,7 +225,7 @@ def test_checking_another_device(tmp_path):
 def test_checking_a_device_that_cannot_be_this_one(tmp_path):
     detected = probe.assemble(machine(tmp_path, flags=AVX2, model=0x3F), QUIET)
     with pytest.raises(DeviceError, match=r"not xeon-8255c: it lacks avx512"):
-        probe.check_device(load_spec("xeon-8255c"), detected)
+        comparison.check_device(load_spec("xeon-8255c"), detected)
 
 
 def test_the_remembered_form_is_plain_json(tmp_path):

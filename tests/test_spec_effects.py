@@ -10,7 +10,7 @@ import pytest
 from priced import found, selector
 from recorded import CASCADE, QUIET, SKYLAKE, machine
 
-from vortex import probe, profiler
+from vortex import comparison, probe, profiler
 from vortex.candidates import main_tiles, register_tiles, sieve
 from vortex.errors import DeviceError, NoInstructionError, SpecError
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory, spec_from
@@ -241,10 +241,10 @@ def test_flags_are_demanded_of_the_machine(path, tmp_path):
     needs = [flag for flag in SPEC.instruction("float32").features if flag in SKYLAKE.split()]
     assert len(needs) == len(SPEC.instruction("float32").features)
     here = probe.assemble(machine(tmp_path, flags=CASCADE), QUIET)
-    assert probe.check_device(SPEC, here)
+    assert comparison.check_device(SPEC, here)
     for flags in ([*needs, "avx512_fp16"], ["amx-tile"]):
         with pytest.raises(DeviceError, match="it lacks"):
-            probe.check_device(changed_alone(path, flags), here)
+            comparison.check_device(changed_alone(path, flags), here)
 
 
 @pytest.mark.parametrize("path", figures(), ids=told)

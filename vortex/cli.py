@@ -20,9 +20,9 @@ from vortex.errors import LibraryError, VortexError
 from vortex.progress import note, progress_bar
 
 if TYPE_CHECKING:
+    from vortex.comparison import Compared
     from vortex.gpu_hardware import GpuSpec
     from vortex.hardware import HardwareSpec
-    from vortex.probe import Compared
 
 # What costs time to import (TVM, NumPy, Pydantic) is imported by the command that needs it, so that --help is quick.
 
@@ -197,9 +197,10 @@ def check(
 
 
 def _compare(spec: HardwareSpec | GpuSpec, wanted: bool) -> None:
+    from vortex.comparison import check_device
     from vortex.gpu_probe import check_gpu
     from vortex.hardware import HardwareSpec
-    from vortex.probe import check_device, native
+    from vortex.probe import native
 
     if not isinstance(spec, HardwareSpec):
         try:

@@ -13,8 +13,8 @@ from vortex import operators
 from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, tallest
 from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
-from vortex.launcher import native_module
 from vortex.library import Library, write
+from vortex.native import native_module
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
 from vortex.selector import Grid
 from vortex.shapes import thread_count

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vortex.comparison import Compared
 from vortex.cuda_driver import Driver
 from vortex.errors import DeviceError
 from vortex.gpu_hardware import WARP, GpuSpec
-from vortex.probe import Compared
 
 ATTRIBUTES = {  # CUdevice_attribute, driver API manual
     "threads_per_block": 1,

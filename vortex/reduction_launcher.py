@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from vortex.errors import DtypeError, OperandError, ShapeError, VortexError
-from vortex.launcher import native_module
 from vortex.library import Library, ReduceManifest, write
+from vortex.native import native_module
 from vortex.operands import (
     MISALIGNED,
     REASONS,

@@ -1,0 +1,46 @@
+"""The machine code of a library in this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from vortex.affinity import cpu_flags
+from vortex.errors import DeviceError, LibraryError
+from vortex.library import Library
+
+
+def _light_tvm_ffi() -> Any:
+    """Import tvm-ffi without the imports of torch (seconds) and CUDA's bindings that it would do on its own.
+
+    Torch tensors are still taken.
+    """
+    hidden = [name for name in ("torch", "cuda") if not {name, "tvm_ffi"} & sys.modules.keys()]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import tvm_ffi
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    return tvm_ffi
+
+
+def native_module(library: Library[Any]) -> Any:
+    """The machine code of a library, loaded; DeviceError where this machine cannot run it."""
+    missing = sorted(set(library.manifest.features) - cpu_flags())
+    if missing:
+        raise DeviceError(
+            f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
+            "which this machine lacks; compile for this machine with hw='native'"
+        )
+    with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+        path = Path(folder) / "library.so"
+        path.write_bytes(library.binary)
+        try:
+            return _light_tvm_ffi().load_module(os.fspath(path))
+        except (RuntimeError, OSError) as error:
+            raise LibraryError(f"the machine code of the library does not load: {error}") from error
