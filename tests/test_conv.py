@@ -57,6 +57,12 @@ CASES = [
     pytest.param((2, 13, 13, 4), (5, 4, 2, 2), {"stride": 5}, id="stride larger than the filter"),
     pytest.param((2, 12, 13, 4), (5, 4, 3, 3), {"dilation": (3, 2), "padding": 2}, id="dilated"),
     pytest.param((1, 3, 3, 8), (9, 8, 3, 3), {}, id="one output pixel"),
+    pytest.param((2, 9, 70, 1), (16, 1, 3, 3), {"padding": 1}, id="one channel"),
+    pytest.param((2, 12, 67, 1), (70, 1, 5, 20), {"padding": (0, 3, 9, 30), "stride": 2}, id="one channel, strided"),
+    pytest.param((1, 23, 40, 3), (64, 3, 7, 7), {"padding": 3, "stride": 2}, id="three channels"),
+    pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": (3, 1)}, id="three channels, dilated down"),
+    pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": 2}, id="three channels, dilated"),
+    pytest.param((1, 2, 1, 2), (5, 2, 2, 3), {"padding": 7, "stride": (1, 2)}, id="two channels, mostly padding"),
     pytest.param((40, 3, 3, 16), (48, 16, 3, 3), {"padding": 1}, id="many small images"),
     pytest.param((2, 9, 11, 6), (14, 3, 3, 3), {"padding": 1, "groups": 2}, id="groups"),
     pytest.param((2, 9, 11, 3), (6, 1, 3, 3), {"padding": 1, "groups": 3}, id="groups of one channel, two filters"),
@@ -115,6 +121,12 @@ class TestResults:
         assert (out == conv.operator.reference(x, w, padding=1)).all()
         assert (wide[:, :, 1::2] == 0).all() and (wide[..., 0] == 0).all() and (wide[..., 7] == 0).all()
 
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_pixels_of_few_channels_that_are_apart(self, conv: ConvKernel, channels: int):
+        wide, w = integers(2, 9, 40, 8), integers(20, channels, 3, 5, seed=1)
+        for x in (wide[..., 2 : 2 + channels], wide[:, :, ::3, :channels], wide[:, ::2, :, :channels]):
+            assert (conv(x, w, padding=2) == conv.operator.reference(x, w, padding=2)).all()
+
     def test_channels_last_in_memory_under_the_other_name(self, conv_nchw: ConvKernel):
         x, w = integers(2, 8, 9, 5).transpose(0, 3, 1, 2), integers(6, 5, 3, 3)
         y = conv_nchw(x, w, padding=1)
@@ -133,11 +145,24 @@ class TestResults:
         ]
         assert all((y == found[0]).all() for y in found)
 
-    def test_padding_is_never_read(self, conv: ConvKernel):
+    def test_every_plan_of_lines_has_the_same_bits(self, conv: ConvKernel):
+        generator = np.random.default_rng(3)
+        x = generator.standard_normal((2, 10, 41, 3), np.float32)
+        w = conv.pack(generator.standard_normal((70, 3, 3, 3), np.float32))
+        found = [
+            conv.run(ConvPlan("lines", False, 0, Grid(m, n), 0.0), given, w, np.empty((2, 10, 41, 70), np.float32),
+                     padding=1)
+            for given in (x, np.concatenate([x, x], axis=3)[..., 3:])
+            for m, n in ((1, 1), (3, 1), (1, 2), (2, 2))
+        ]  # fmt: skip
+        assert all((y == found[0]).all() for y in found)
+
+    @pytest.mark.parametrize("channels", [2, 16])
+    def test_padding_is_never_read(self, conv: ConvKernel, channels: int):
         """Values beside the input would show: they are not numbers."""
-        around = np.full((5, 9, 9, 16), np.nan, np.float32)
-        around[2:3, 2:7, 2:7] = integers(1, 5, 5, 16)
-        x, w = around[2:3, 2:7, 2:7], integers(40, 16, 3, 3)
+        around = np.full((5, 9, 9, channels), np.nan, np.float32)
+        around[2:3, 2:7, 2:7] = integers(1, 5, 5, channels)
+        x, w = around[2:3, 2:7, 2:7], integers(40, channels, 3, 3)
         assert (conv(x, w, padding=3) == conv.operator.reference(x, w, padding=3)).all()
 
     def test_torch(self, conv_nchw: ConvKernel):
@@ -331,6 +356,10 @@ class TestSelection:
             (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=2)), "direct"),
             (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=4)), "depthwise"),
             (ConvShape(1, 8, 8, 4, 8, 3, 3, window(groups=4)), "direct"),
+            (ConvShape(1, 8, 8, 4, 8, 3, 3), "lines"),
+            (ConvShape(1, 8, 8, 5, 8, 3, 3), "direct"),
+            (ConvShape(1, 8, 8, 4, 8, 3, 1), "direct"),
+            (ConvShape(1, 8, 8, 4, 8, 3, 3, window(dilation=(1, 2))), "direct"),
         ],
     )
     def test_families(self, conv: ConvKernel, shape: ConvShape, family: str):

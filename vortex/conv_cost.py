@@ -49,6 +49,12 @@ class ConvProblem:
     seen: Value
     """Taps that lie inside of the input, the mean over all output pixels; `seen_h` of one filter column."""
     seen_h: Value
+    hops: Value
+    """Runs of the input that a pixel's taps are in: each is a start of L0's innermost loop."""
+    lines: Value
+    """1 where a row of the filter is one run."""
+    moved: Value
+    """Elements that tiles at the edges copy then, for each panel of filters."""
     taps: Value
     """Of the whole filter."""
     edges: Value
@@ -88,7 +94,7 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     per_unit = ops.where(walks, 1.0, tiles)
     calls = ops.name("calls", 1.0 + ops.where(walks, 0.0, p.edges / tiles))
     depth = ops.name("depth", p.depth * p.seen)
-    hops = p.seen * TAP_ISSUES * rates.multiply_add
+    hops = p.hops * TAP_ISSUES * rates.multiply_add
     wide = ops.name("wide", micro_kernel(ops, rates, height, p.vectors, depth, calls) + hops)
     narrow = ops.where(p.rest > 0.5, micro_kernel(ops, rates, height, p.rest, depth, calls) + hops, 0.0)
     narrow = ops.name("narrow", narrow)
@@ -120,7 +126,9 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     traffic = (p.input_bytes / p.grid_m + weights + written) * source
     waves = ops.ceil(p.grid_m * p.grid_n / p.active - EPSILON)
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
-    direct = waves * (busy + exposed(ops, traffic, busy)) + start
+    copying = ops.name("copying", p.moved / p.grid_m * share * panels * rates.copy)
+    direct = waves * (busy + exposed(ops, traffic, busy) + copying) + start
+    direct = ops.where(walks, ops.where(p.lines > 0.5, NEVER, direct), direct)
 
     outputs = units * per_unit * height / p.grid_m * ops.ceil(p.filters / rates.lanes - EPSILON) / p.grid_n
     each = ops.name("each", outputs * (p.seen * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)

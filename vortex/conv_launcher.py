@@ -234,7 +234,7 @@ class ConvKernel:
             seconds = np.asarray(self.selector.winograd.costs(shape, grid, threads).total)[BLOCKINGS.index(blocking)]
             return ConvPlan(family, False, 0, grid, float(seconds), blocking)
         seconds = np.asarray(self.selector.costs(shape, grid, threads).total)[int(walk)]
-        rows = self.selector.tile(shape)[1] if family == "direct" else 0
+        rows = self.selector.tile(shape)[1] if family in ("direct", "lines") else 0
         return ConvPlan(family, walk, rows, grid, float(seconds))
 
     def native_choice(

@@ -17,11 +17,13 @@ from vortex.selector import F32, Array, Grid, NumpyArithmetic, SlopeTable, grids
 from vortex.winograd_cost import Blocking
 from vortex.winograd_selector import PACKED, TILES, Situation, WinogradSelector, suits
 
-Family = Literal["gemm", "direct", "depthwise", "winograd"]
-FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise", "winograd")
+Family = Literal["gemm", "direct", "depthwise", "winograd", "lines"]
+FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise", "winograd", "lines")
 """In the order of the numbers of runtime/conv_select.c."""
 DIRECT = 1
 """The form of packed weights that direct families read, as runtime/vortex_runtime.h has it."""
+FEW_CHANNELS = 4
+"""With so many channels at most a row of a filter's taps is one run, as runtime/vortex_runtime.h has it."""
 WALKS = ("pixels of a row", "a pixel of several images")
 
 
@@ -43,9 +45,10 @@ class ConvPlan:
     def __str__(self) -> str:
         if self.family == "winograd":
             return f"{self.blocking}, grid {self.grid.m}x{self.grid.n}"
-        if self.family != "direct":
+        if self.family not in ("direct", "lines"):
             return self.family
-        return f"direct, tiles of at most {self.rows} {WALKS[self.walk_batch]}, grid {self.grid.m}x{self.grid.n}"
+        read = "direct" if self.family == "direct" else "direct along lines"
+        return f"{read}, tiles of at most {self.rows} {WALKS[self.walk_batch]}, grid {self.grid.m}x{self.grid.n}"
 
 
 def family_of(shape: ConvShape) -> Family:
@@ -54,7 +57,14 @@ def family_of(shape: ConvShape) -> Family:
     if shape.depthwise and shape.filters == shape.channels:
         return "depthwise"
     plain = shape.kernel_h == shape.kernel_w == 1 and where.stride == (1, 1) and not any(where.padding)
-    return "gemm" if plain and where.groups == 1 else "direct"
+    if plain and where.groups == 1:
+        return "gemm"
+    return "lines" if in_lines(shape) and where.dilation[1] == 1 else "direct"
+
+
+def in_lines(shape: ConvShape) -> bool:
+    """Whether pixels have so few channels that a row of a filter's taps is packed as one run."""
+    return shape.window.groups == 1 and 1 <= shape.channels <= FEW_CHANNELS and shape.kernel_w > 1
 
 
 def taps_seen(outputs: int, taps: int, stride: int, dilation: int, before: int, extent: int) -> int:
@@ -93,14 +103,23 @@ class ConvSelector:
         where = shape.window
         top, _, left, _ = where.padding
         vectors, rows = self.tile(shape)
-        depthwise = family_of(shape) == "depthwise"
+        family = family_of(shape)
+        depthwise, lines = family == "depthwise", family == "lines"
         groups = 1 if depthwise else where.groups
         share, depth = shape.filters // groups, shape.channels // groups
         full, over = divmod(share, vectors * self.lanes)
         seen_h = taps_seen(shape.out_h, shape.kernel_h, where.stride[0], where.dilation[0], top, shape.height)
         seen_w = taps_seen(shape.out_w, shape.kernel_w, where.stride[1], where.dilation[1], left, shape.width)
-        padded = seen_w < shape.out_w * shape.kernel_w
+        padded = seen_w < shape.out_w * shape.kernel_w and not lines
         full, over = (full, over) if full else (1, 0)
+        tall = F32(seen_h) / F32(shape.out_h)
+        seen = tall * (F32(seen_w) / F32(shape.out_w))
+        hops, moved = seen, F32(0.0)
+        if lines:
+            seen, hops = tall * F32(shape.kernel_w), tall
+            at_edges = 0 if seen_w == shape.out_w * shape.kernel_w else min(2, -(-shape.out_w // rows))
+            span = (rows - 1) * where.stride[1] + shape.kernel_w
+            moved = F32(at_edges * shape.batch * shape.out_h) * F32(span * shape.channels) * tall
         return ConvProblem(
             batch=F32(shape.batch),
             out_h=F32(shape.out_h),
@@ -110,8 +129,11 @@ class ConvSelector:
             groups=F32(groups),
             depthwise=F32(depthwise),
             input_bytes=F32(4.0) * F32(shape.batch) * F32(shape.height) * F32(shape.width) * F32(shape.channels),
-            seen=F32(seen_h) / F32(shape.out_h) * (F32(seen_w) / F32(shape.out_w)),
-            seen_h=F32(seen_h) / F32(shape.out_h),
+            seen=seen,
+            seen_h=tall,
+            hops=hops,
+            lines=F32(lines),
+            moved=moved,
             taps=F32(shape.kernel_h * shape.kernel_w),
             edges=F32(shape.kernel_w - 1 if padded else 0),
             stride_w=F32(where.stride[1]),
@@ -136,7 +158,7 @@ class ConvSelector:
         family = family_of(shape)
         if family == "gemm":
             return ConvPlan(family, False, 0, Grid(1, 1), 0.0)
-        rows = self.tile(shape)[1] if family == "direct" else 0
+        rows = self.tile(shape)[1] if family in ("direct", "lines") else 0
         best: ConvPlan | None = None
         for grid in grids(threads):
             total = np.asarray(self.costs(shape, grid, threads).total)
@@ -158,7 +180,7 @@ class ConvSelector:
         """
         plan = self.select(shape, threads)
         offered = [tile for bit, tile in enumerate(TILES) if forms & 2 * DIRECT << bit]
-        if plan.family != "direct" or not offered or not suits(shape):
+        if plan.family not in ("direct", "lines") or not offered or not suits(shape):
             return plan
         fast = self.winograd.select(shape, threads, given, offered)
         if forms & DIRECT and plan.alone <= fast.alone:

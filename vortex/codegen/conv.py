@@ -30,6 +30,10 @@ from vortex.winograd_selector import TILES
 CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
 RESIDENT = 0.4
 """Share of the second cache that the input of a block may take: the rest is for a panel, outputs, and what streams."""
+CLOSE = (1, 2)
+"""Floats between the pixels of a tile for which it has a micro-kernel of its own: one channel, strides 1 and 2."""
+FILLED = 0.8
+"""Share of the tallest tile that such a micro-kernel holds at least: rows of pixels are cut into tiles of like heights."""
 NEAR = 0.6
 """Share of the first cache that the rows under a depthwise filter may take."""
 MOST_ROWS = 33
@@ -42,6 +46,16 @@ def served(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _emit_conv(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
     compile_object([conv_kernel(rows, vectors, lanes) for rows, vectors in shapes], cpu_target(llvm_cpu), path)
+
+
+def close(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """The (rows, vectors, floats between pixels) that have a micro-kernel of their own."""
+    most = tallest(shapes)
+    return [(r, v, apart) for apart in CLOSE for r, v in served(shapes) if r >= FILLED * most[v]]
+
+
+def _emit_close(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([conv_kernel(r, v, lanes, apart) for r, v, apart in tiles], cpu_target(llvm_cpu), path)
 
 
 def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -61,7 +75,7 @@ def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
     tiles = served(shapes)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_sliding, SLIDING)
-    return [*others, *((_emit_conv, batch) for batch in batches)]
+    return [*others, (_emit_close, close(shapes)), *((_emit_conv, batch) for batch in batches)]
 
 
 def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec) -> Addition:
@@ -79,8 +93,11 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
     slides = ", ".join(
         f"[{taps}][{stride}][{count}] = {sliding_symbol(taps, stride, count)}" for taps, stride, count in SLIDING
     )
+    closely = ", ".join(f"[{apart}][{v}][{r}] = {conv_symbol(r, v, apart)}" for r, v, apart in close(shapes))
     table = (
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
+        *(f"extern int32_t {conv_symbol(*which)}{tile};" for which in close(shapes)),
+        f"const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS] = {{{closely}}};",
         *(f"extern int32_t {depthwise_symbol(count)}{depthwise};" for count in PIXELS),
         *(f"extern int32_t {sliding_symbol(*tile)}{depthwise};" for tile in SLIDING),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",

@@ -14,17 +14,18 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_kernels import vector_intrinsics
 
 
-def conv_symbol(rows: int, vectors: int) -> str:
-    return f"vortex_conv_{rows}x{vectors}"
+def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
+    return f"vortex_conv_{rows}x{vectors}_{apart}" if apart else f"vortex_conv_{rows}x{vectors}"
 
 
-def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
+def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.PrimFunc:
     """C[rows, columns] (+)= sum over s, r and k of A[s * a_s + r * a_r + row * lda + k] B[s * b_s + r * b_r + k].
 
     `symbol(a, b, c, depth, taps_s, taps_r, a_s, a_r, b_s, b_r, lda, ldc, last, accumulate)`: strides in elements; B is
     a panel of `vectors * lanes` columns, of which the last vector has `last`; C is read only if `accumulate` is not 0.
+    Unless `apart` is 0 that is what lda is: then no row of a tall tile needs an address of its own.
     """
-    columns = vectors * lanes
+    columns, free = vectors * lanes, int(not apart)
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -44,8 +45,10 @@ def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
         last: T.int32,
         accumulate: T.int32,
     ):
-        T.func_attr({"global_symbol": conv_symbol(rows, vectors), "tirx.noalias": True})
-        A = T.match_buffer(a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda, T.int64(1)])
+        T.func_attr({"global_symbol": conv_symbol(rows, vectors, apart), "tirx.noalias": True})
+        A = T.match_buffer(
+            a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda * free + apart, T.int64(1)]
+        )
         B = T.match_buffer(b, (taps_s, taps_r, depth, columns), "float32", align=4, strides=[b_s, b_r, ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
         with T.sblock("root"):

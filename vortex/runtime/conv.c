@@ -4,6 +4,9 @@
  * them where they lie. Taps that fall into the padding are left out, not multiplied by zero: of a tile at the edge each run of filter
  * columns takes the pixels that it sees. The order of a pixel's sum is that of the filter, wherever tiles and tasks are cut.
  *
+ * A pixel of few channels is no run worth a loop. The taps of a filter row are one then ("lines"): what a tile at an edge sees is copied
+ * into the CacheBuffer, with zeros beside it.
+ *
  * Activations whose channels are not side by side are turned on the way: the load stage brings the rows that a block of output rows sees
  * into the CacheBuffer, the store stage takes its panel of outputs from there. */
 #include "vortex_runtime.h"
@@ -17,8 +20,10 @@ typedef struct {
   int64_t depth, share, panels, width; /* channels and filters of a group, panels of its filters and their width */
   int64_t sets;                        /* panels of all groups */
   int64_t tiles, units, units_per_task, panels_per_task, block;
-  int turn_x, turn_y;
-  int64_t pixel; /* floats between the pixels of turned inputs */
+  int turn_x, turn_y, lines;
+  int64_t pixel;    /* floats between the pixels of turned inputs */
+  int64_t window;   /* floats of what a tile of lines sees */
+  int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
   atomic_int out_of_memory;
 } job;
 
@@ -27,7 +32,7 @@ typedef struct {
   const job *work;
   const vx_conv *conv;
   const float *x, *w;
-  float *y;
+  float *y, *window;
   int64_t columns, vectors, filter;
   int32_t last;
 } panel;
@@ -47,11 +52,19 @@ static void taps_inside(int64_t origin, int64_t taps, int64_t dilation, int64_t 
 static void multiply(const panel *p, const float *image, float *out, int64_t row, int64_t column, int64_t height, int64_t lda,
                      int64_t ldc, int64_t r, int64_t r_end, int64_t s, int64_t s_end, int32_t accumulate) {
   const vx_conv *c = p->conv;
-  int64_t depth = p->work->depth, width = p->work->width;
+  int64_t depth = p->work->depth, width = p->work->width, b_s = p->work->w_s, b_r = p->work->w_r;
   int64_t a_r = c->dilation_h * c->x_stride[1], a_s = c->dilation_w * c->x_stride[2];
-  int64_t b_r = depth * width, b_s = c->kernel_h * b_r;
   vx_conv_tiles[p->vectors][height](image + row * c->x_stride[1] + column * c->x_stride[2] + r * a_r + s * a_s, p->w + s * b_s + r * b_r,
                                     out, depth, s_end - s, r_end - r, a_s, a_r, b_s, b_r, lda, width, ldc, p->last, accumulate);
+}
+
+/* The same for filters in lines, all columns of them: `a` is what the first pixel sees of filter row r, and `a_r` from row to row. */
+static void multiply_lines(const panel *p, const float *a, float *out, int64_t height, int64_t a_r, int64_t r, int64_t r_end) {
+  const vx_conv *c = p->conv;
+  int64_t apart = c->stride_w * c->channels;
+  vx_conv_tile tile = apart < VX_CLOSE ? vx_close_tiles[apart][p->vectors][height] : 0;
+  (tile ? tile : vx_conv_tiles[p->vectors][height])(a, p->w + r * p->work->w_r, out, c->kernel_w * c->channels, 1, r_end - r, 0, a_r, 0,
+                                                    p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, 0);
 }
 
 /* The store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do. */
@@ -102,6 +115,19 @@ static void edge_tile(const panel *p, const float *image, float *out, int64_t ro
   if (!accumulate) clear(p, out, 0, height, ldc);
 }
 
+/* The same of filters in lines: what they see is copied with the zeros beside it. */
+static void edge_lines(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t r, int64_t r_end) {
+  const vx_conv *c = p->conv;
+  int64_t column = first * c->stride_w - c->pad_left, span = (height - 1) * c->stride_w + c->kernel_w, line = span * c->channels;
+  int64_t from = larger(column, 0), to = smaller(column + span, c->width);
+  float *target = p->window;
+  memset(target, 0, (size_t)((r_end - r) * line) * sizeof(float));
+  for (int64_t i = r; i < r_end && from < to; i++, target += line)
+    memcpy(target + (from - column) * c->channels, image + (row + i * c->dilation_h) * c->x_stride[1] + from * c->x_stride[2],
+           (size_t)((to - from) * c->channels) * sizeof(float));
+  multiply_lines(p, p->window, out, height, line, r, r_end);
+}
+
 /* One pixel of several images. */
 static void run_pixel(const panel *p, int64_t unit) {
   const vx_conv *c = p->conv;
@@ -131,6 +157,11 @@ static void run_row(const panel *p, int64_t unit) {
     int64_t column = first * c->stride_w - c->pad_left;
     if (r == r_end)
       clear(p, out + first * ldc, 0, height, ldc);
+    else if (p->work->lines && column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
+      multiply_lines(p, image + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2], out + first * ldc, height,
+                     c->dilation_h * c->x_stride[1], r, r_end);
+    else if (p->work->lines)
+      edge_lines(p, image, out + first * ldc, row, first, height, r, r_end);
     else if (column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
       multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, 0, c->kernel_w, 0);
     else
@@ -197,20 +228,24 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
   int64_t channel = work->plan->family == VX_DEPTHWISE_FAMILY ? first * work->width : group * work->depth;
   int64_t channels = smaller(c->channels, work->plan->family == VX_DEPTHWISE_FAMILY ? stop * work->width
                                                                                   : quotient_up(stop, work->panels) * work->depth) - channel;
+  float *window = scratch;
+  scratch += work->window;
   if (work->turn_x) {
+    int64_t line_floats = c->width * work->pixel;
     int64_t from = larger(line * c->stride_h - c->pad_top, 0);
     int64_t to = smaller((line + end - unit - 1) * c->stride_h - c->pad_top + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
     for (int64_t row = from; row < to; row++)
-      vortex_transpose(c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3],
-                       scratch + (row - from) * c->width * work->pixel, c->width, channels, c->x_stride[3], work->pixel);
-    local.x = scratch - from * c->width * work->pixel - channel;
-    memcpy(local.x_stride, (int64_t[]){0, c->width * work->pixel, work->pixel, 1}, sizeof local.x_stride);
-    scratch += larger(to - from, 0) * c->width * work->pixel;
+      (c->x_stride[3] == 1 ? vortex_copy : vortex_transpose)(
+          c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3], scratch + (row - from) * line_floats, c->width,
+          channels, c->x_stride[3] == 1 ? c->x_stride[2] : c->x_stride[3], work->pixel);
+    local.x = scratch - from * line_floats - channel;
+    memcpy(local.x_stride, (int64_t[]){0, line_floats, work->pixel, 1}, sizeof local.x_stride);
+    scratch += larger(to - from, 0) * line_floats;
   }
   if (work->turn_y) memcpy(local.y_stride, (int64_t[]){0, c->out_w * work->width, work->width, 1}, sizeof local.y_stride);
   int64_t panel_floats = c->kernel_h * c->kernel_w * work->depth * work->width;
   for (int64_t i = first; i < stop; i++) {
-    panel p = {.work = work, .conv = &local};
+    panel p = {.work = work, .conv = &local, .window = window};
     int64_t filter = i % work->panels * work->width, output;
     p.columns = smaller(work->width, work->share - filter);
     p.vectors = quotient_up(p.columns, vx_lanes);
@@ -245,9 +280,10 @@ static void run_task(void *context, int64_t index) {
   int64_t stop = smaller(first + work->panels_per_task, work->sets);
   if (unit >= end || first >= stop) return;
   float *scratch = NULL;
-  if (work->turn_x || work->turn_y) {
+  int turned = work->turn_x || work->turn_y;
+  if (turned || work->window) {
     int64_t rows = smaller((work->block - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
-    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * work->block * c->out_w * work->width;
+    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * work->block * c->out_w * work->width + work->window;
     scratch = vx_scratch((size_t)floats * sizeof(float));
     if (!scratch) {
       atomic_store(&work->out_of_memory, 1);
@@ -256,7 +292,7 @@ static void run_task(void *context, int64_t index) {
   }
   while (unit < end) {
     int64_t next = smaller(unit + work->block, end);
-    if (scratch) next = smaller(next, (unit / c->out_h + 1) * c->out_h);
+    if (turned) next = smaller(next, (unit / c->out_h + 1) * c->out_h);
     run_block(work, unit, next, first, stop, scratch);
     unit = next;
   }
@@ -276,9 +312,14 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.width = depthwise ? channels_at_once(conv) : vx_panel;
   work.panels = quotient_up(work.share, work.width);
   work.sets = groups * work.panels;
-  work.turn_x = conv->x_stride[3] != 1;
+  work.lines = plan->family == VX_LINES_FAMILY;
+  work.turn_x = conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
   work.turn_y = conv->y_stride[3] != 1;
-  work.pixel = quotient_up(conv->channels, vx_lanes) * vx_lanes;
+  work.pixel = work.lines ? conv->channels : quotient_up(conv->channels, vx_lanes) * vx_lanes;
+  if (work.lines) work.window = conv->kernel_h * ((plan->rows - 1) * conv->stride_w + conv->kernel_w) * conv->channels;
+  int by_rows = vx_in_lines(conv->groups, conv->channels, conv->kernel_w);
+  work.w_s = (by_rows ? 1 : conv->kernel_h) * work.depth * work.width;
+  work.w_r = (by_rows ? conv->kernel_w : 1) * work.depth * work.width;
   work.tiles = quotient_up(plan->walk_batch ? conv->batch : conv->out_w, depthwise ? VX_DEPTHWISE : plan->rows);
   work.units = plan->walk_batch ? work.tiles * conv->out_h * conv->out_w : conv->batch * conv->out_h;
   work.units_per_task = quotient_up(work.units, plan->grid_m);

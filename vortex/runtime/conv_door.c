@@ -217,6 +217,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
     return answer(result, 0);
   }
   int64_t share = filters / groups, panels = (share + vx_panel - 1) / vx_panel, taps = kernel_h * kernel_w;
+  int by_rows = vx_in_lines(groups, depth, kernel_w);
   if (made->shape[0] != groups * panels * taps * depth * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
   for (int64_t g = 0; g < groups; g++)
     for (int64_t f = 0; f < share; f++) {
@@ -225,7 +226,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
       for (int64_t c = 0; c < depth; c++)
         for (int64_t r = 0; r < kernel_h; r++)
           for (int64_t s = 0; s < kernel_w; s++)
-            to[((s * kernel_h + r) * depth + c) * vx_panel] = from[c * stride[1] + r * stride[2] + s * stride[3]];
+            to[((by_rows ? r * kernel_w + s : s * kernel_h + r) * depth + c) * vx_panel] = from[c * stride[1] + r * stride[2] + s * stride[3]];
     }
   return answer(result, 0);
 }

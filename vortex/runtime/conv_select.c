@@ -26,7 +26,7 @@ static int64_t family_of(const vx_conv *c) {
       c->out_w == c->width && c->pad_top == 0 && c->pad_left == 0 && is_matrix(c->x_stride, c->batch, c->height, c->width) &&
       is_matrix(c->y_stride, c->batch, c->out_h, c->out_w))
     return VX_GEMM_FAMILY;
-  return VX_DIRECT_FAMILY;
+  return vx_in_lines(c->groups, c->channels, c->kernel_w) && c->dilation_w == 1 ? VX_LINES_FAMILY : VX_DIRECT_FAMILY;
 }
 
 /* One task, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
@@ -43,7 +43,8 @@ static int64_t next_grid(int64_t *count, int64_t *columns) {
 vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   vx_conv_plan best = {.family = family_of(c), .grid_m = 1, .grid_n = 1};
   if (best.family == VX_GEMM_FAMILY) return best;
-  int depthwise = best.family == VX_DEPTHWISE_FAMILY, in_rows = depthwise || c->x_stride[3] != 1 || c->y_stride[3] != 1;
+  int depthwise = best.family == VX_DEPTHWISE_FAMILY, lines = best.family == VX_LINES_FAMILY;
+  int in_rows = depthwise || lines || c->x_stride[3] != 1 || c->y_stride[3] != 1;
   int64_t groups = depthwise ? 1 : c->groups, share = c->filters / groups, depth = c->channels / groups;
   int64_t vectors = quotient_up(share, vx_lanes), most = vx_panel / vx_lanes;
   if (vectors > most) vectors = most;
@@ -54,12 +55,19 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   int64_t seen_w = taps_seen(c->out_w, c->kernel_w, c->stride_w, c->dilation_w, c->pad_left, c->width);
   float input_bytes = 4.0f * (float)c->batch * (float)c->height * (float)c->width * (float)c->channels;
   float tall = (float)seen_h / (float)c->out_h, seen = tall * ((float)seen_w / (float)c->out_w), least = 3e38f;
-  float edges = seen_w < c->out_w * c->kernel_w ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
+  float edges = seen_w < c->out_w * c->kernel_w && !lines ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
+  float hops = seen, moved = 0.0f;
+  if (lines) {
+    int64_t tiles = quotient_up(c->out_w, best.rows), at_edges = seen_w == c->out_w * c->kernel_w ? 0 : tiles < 2 ? 1 : 2;
+    seen = tall * (float)c->kernel_w;
+    hops = tall;
+    moved = (float)(at_edges * c->batch * c->out_h) * (float)(((best.rows - 1) * c->stride_w + c->kernel_w) * c->channels) * tall;
+  }
   int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
   do {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
-                      (float)groups, (float)depthwise, input_bytes, seen, tall, (float)(c->kernel_h * c->kernel_w), edges,
+                      (float)groups, (float)depthwise, input_bytes, seen, tall, hops, (float)lines, moved, (float)(c->kernel_h * c->kernel_w), edges,
                       (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
                       (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
                       (float)(tasks < threads ? tasks : threads));
@@ -83,7 +91,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
 vx_conv_plan vx_choose_conv(const vx_conv *c, int64_t forms, int64_t unpacked, int64_t threads) {
   vx_conv_plan plan = vx_select_conv(c, threads);
   int64_t offered = forms / (2 * VX_DIRECT_FORM);
-  if (plan.family != VX_DIRECT_FAMILY || !offered || !vx_winograd_suits(c)) return plan;
+  if ((plan.family != VX_DIRECT_FAMILY && plan.family != VX_LINES_FAMILY) || !offered || !vx_winograd_suits(c)) return plan;
   vx_winograd_plan fast = vx_select_winograd(c, offered, unpacked, threads);
   if (forms & VX_DIRECT_FORM && plan.alone <= fast.alone) return plan;
   return (vx_conv_plan){VX_WINOGRAD_FAMILY, 0, 0, fast.strategy, fast.grid_tiles, fast.grid_panels, fast.alone, fast.seconds};

@@ -69,13 +69,20 @@ typedef struct {
 
 /* When a nest runs the store stage: never, after the last step of k, or then on one register tile that all tiles share. */
 enum { VX_STORE_NOTHING = 0, VX_STORE_TILES, VX_STORE_ONE_TILE };
-/* How a convolution runs: a plain GEMM, direct, a channel to a filter, or by a Winograd strategy; which pixels a register tile of the direct family holds, `rows`
- * at most; and how L2 cuts pixels and filters into tasks. */
-enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY, VX_WINOGRAD_FAMILY };
+/* How a convolution runs: a plain GEMM, direct, a channel to a filter, by a Winograd strategy, or direct along lines; which pixels a
+ * register tile of the direct families holds, `rows` at most; and how L2 cuts pixels and filters into tasks. */
+enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY, VX_WINOGRAD_FAMILY, VX_LINES_FAMILY };
 typedef struct {
   int64_t family, walk_batch, rows, strategy, grid_m, grid_n;
   float alone, seconds; /* predicted, of the best on one thread and of this one; 0 where another selector chooses */
 } vx_conv_plan;
+
+/* Filters of so few channels that a row of their taps is one run of the input: packed as [rows][columns][channels]. Mirrored by
+ * conv_selector.in_lines. */
+#define VX_FEW_CHANNELS 4
+static inline int vx_in_lines(int64_t groups, int64_t channels, int64_t kernel_w) {
+  return groups == 1 && channels >= 1 && channels <= VX_FEW_CHANNELS && kernel_w > 1;
+}
 
 /* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels. */
 #define VX_CONV_VECTORS 8
@@ -87,6 +94,9 @@ typedef int32_t (*vx_conv_tile)(const float *a, const float *b, float *c, int64_
 typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t taps_r, int64_t taps_s,
                                      int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy);
 extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
+/* The same where pixels of the tile are that many floats apart. */
+#define VX_CLOSE 3
+extern const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS];
 extern const int64_t vx_conv_tallest[VX_CONV_VECTORS];
 extern const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1];
 /* Tiles of usual filters by [width][stride][pixels], 0 where there is none; `taps_s` and `x_s` are then the input columns, of those under
@@ -98,8 +108,8 @@ extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
 void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
-                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float taps, float edges,
-                       float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
+                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float hops, float lines, float moved,
+                       float taps, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
                        float active);
 
 typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
@@ -215,7 +225,7 @@ vx_conv_plan vx_select_conv(const vx_conv *conv, int64_t threads);
 vx_conv_plan vx_choose_conv(const vx_conv *conv, int64_t forms, int64_t unpacked, int64_t threads);
 
 /* conv.c: 0, or 1 when memory is out. `w` of the convolution: panels of vx_panel filters, each [columns][rows][channels] of the filter; of
- * a depthwise one [rows][columns][channels]. */
+ * one in lines, and of a depthwise one, [rows][columns][channels]. */
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan);
 
 /* execute.c: all tasks of a plan, or one of an unsplit one on the calling thread. 0, or 1 when memory is out. */
