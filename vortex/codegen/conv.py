@@ -33,7 +33,7 @@ RESIDENT = 0.4
 CLOSE = (1, 2)
 """Floats between the pixels of a tile for which it has a micro-kernel of its own: one channel, strides 1 and 2."""
 FILLED = 0.8
-"""Share of the tallest tile that such a micro-kernel holds at least: rows of pixels are cut into tiles of like heights."""
+"""Least share of the tallest tile that such a micro-kernel holds: rows of pixels are cut into tiles of like heights."""
 NEAR = 0.6
 """Share of the first cache that the rows under a depthwise filter may take."""
 MOST_ROWS = 33
