@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's own requirements")
 
-from eval.rivals import table6
+from eval.rivals import dense, table6
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
 from eval.rivals.dispatch import compiled as compiled_tree
 from eval.rivals.dispatch import train
@@ -173,6 +173,24 @@ class TestTable6:
         assert Setting(sample=2).thinned([case(m) for m in range(1, 9)]) == [case(3), case(7)]
 
 
+class TestDense:
+    def test_cases_and_buckets(self) -> None:
+        shapes = dense.cases()
+        assert [shape.m for shape in shapes][-1] == 2048
+        assert sum(dense.sampled(shape) for shape in shapes) == 8
+        assert [dense.bucket(m) for m in (1, 16, 17, 80, 2048)] == [1, 16, 32, 128, 2048]
+
+    def test_the_table_says_who_wins(self) -> None:
+        used = {name: [1, 64, 2.0] for name in dense.RIVALS}
+        seconds = {"vortex": 1.0, "static": 0.9, "nimble": 2.0, "buckets": 1.5, "dietcode": 1.0, "nimble_twice": 1.0}
+        row = {"m": 80, "sampled": True, "seconds": seconds, "used": used, "spread": 0.01}
+        table, budgets, _ = dense.tables([row])
+        assert "| nimble | 1 sampled | 2.00x | 2.00x | 50.0% | 23.9 % |" in table
+        assert "| static | 1 sampled | 0.90x | 0.90x | -11.1% | 30.5 % |" in table
+        assert "nimble: 1 search(es), 64 trials, 2 s; twice the budget gains +100.00%" in budgets
+        assert "dietcode: 1 search(es), 64 trials, 2 s; twice the budget gains +0.00%: enough" in budgets
+
+
 @pytest.fixture(scope="module")
 def runner(gemm: GemmKernel) -> Runner:
     """The library's own strategies stand in for the chains of a link table, which would take long to compile."""
@@ -192,6 +210,15 @@ class TestRunner:
         assert chains
         for each in chains:
             runner.verify_program(program_of(MicroKernel(each, 2 * each.l0.m, each.l0.n), shape), shape)
+
+    def test_partitioned_and_globally_padded_programs_do_too(self, runner: Runner) -> None:
+        shape = case(37, 101, 65)
+        kernel = MicroKernel(outer_products(runner, False)[0], 28, 384)
+        partitioned = Program(kernel, 37, 101, 65, partitioned=True)
+        assert (partitioned.padded_m, partitioned.padded_n) == (37, 101)
+        runner.verify_program(partitioned, shape)
+        taller = Program(kernel, 64, 101, 65)
+        runner.verify(runner.padded_globally(taller, shape), shape, taller.padded_m, taller.padded_n)
 
     def test_ours_and_a_program_race(self, runner: Runner) -> None:
         shape = case(20, 64, 64)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from eval import machine, records
 from eval.commands import command
-from eval.rivals import table6
+from eval.rivals import dense, table6
 from eval.rivals.setting import Bench, Row, Setting, opened
 
 METHODS: dict[str, tuple[Callable[[Bench], list[Row]], Callable[[Sequence[Row]], list[str]]]] = {
     "table6": (table6.run, table6.tables),
+    "dense": (dense.run, dense.tables),
 }
 
 
@@ -39,15 +40,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine.check_idle()
     before, meter = machine.peak(options.threads), machine.LoadMeter()
     rows = run(bench)
-    if not options.allow_busy:
-        machine.check_peak(before, machine.peak(options.threads))
-        if (share := meter.foreign_share()) > machine.LOAD_TOLERANCE:
-            raise machine.BusyError(f"other processes used {share:.0%} of the cores")
+    busy = disturbance(before, options.threads, meter)
     about = {"kind": f"rivals_{options.method}", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    about |= bench.about() | {"busy": options.allow_busy}
+    about |= bench.about() | {"busy": busy}
     records.append(options.out or Path(f"results/rivals/{options.method}.jsonl"), [about | row for row in rows])
     print("\n\n".join(tables(rows)))
-    return 0
+    if busy:
+        print(f"\n**The machine was busy: {busy}.** These figures are no result.")
+    return 0 if options.allow_busy or not busy else 3
+
+
+def disturbance(before: float, threads: int, meter: machine.LoadMeter) -> str | None:
+    """What disturbed the machine since the peak was `before`, in words."""
+    try:
+        machine.check_peak(before, machine.peak(threads))
+    except machine.BusyError as error:
+        return str(error)
+    share = meter.foreign_share()
+    return f"other processes used {share:.0%} of the cores" if share > machine.LOAD_TOLERANCE else None
 
 
 if __name__ == "__main__":

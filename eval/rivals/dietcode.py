@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.ensemble import GradientBoostingRegressor
 
 from eval.rivals.dispatch import Tree, train
 from eval.rivals.meter import Meter
@@ -31,7 +31,7 @@ class Learned:
     """f_MK as a regression on features of the micro-kernel, and the slope of f_OCC."""
 
     slope: float = 1.0
-    model: HistGradientBoostingRegressor | None = None
+    model: GradientBoostingRegressor | None = None
 
     def occupancy(self, share: float) -> float:
         return self.slope * share + 1.0 - self.slope
@@ -45,7 +45,7 @@ class Learned:
         self.slope = fitted_slope(measured, cores)
         programs = list(measured)
         rates = [p.flops / measured[p] / self.adaptation(p, cores) for p in programs]
-        self.model = HistGradientBoostingRegressor(max_iter=120, min_samples_leaf=5, random_state=0)
+        self.model = GradientBoostingRegressor(n_estimators=100, max_depth=4, subsample=0.8, random_state=0)
         self.model.fit(np.array([features(p.kernel) for p in programs]), np.log(rates))
 
     def rates(self, kernels: Sequence[MicroKernel]) -> list[float]:

@@ -19,6 +19,8 @@ from vortex.selector import Grid, LaunchPlan
 Call = Callable[[], Any]
 TRIAL_CALLS = 3
 TRIAL_SECONDS = 2e-3
+HOPELESS = 3.0
+"""A first call this many times slower than the best program of the shape is measured no further."""
 
 
 class Workspace:
@@ -72,6 +74,21 @@ class Runner:
         plan = LaunchPlan(self._index[program.kernel.chain], program.kernel.chain, grid, 0.0, self.threads)
         return self.bind(self.kernels, plan, case, program.padded_m, program.padded_n)
 
+    def padded_globally(self, program: Program, case: Case) -> Call:
+        """The program of a taller shape: A is copied into its operand, and the result sliced out, at every call."""
+        given = self.workspace.operands(case, case.m, case.n)
+        a, out = given.a.copy(), given.out.copy()
+        padded = self.workspace.operands(case, program.padded_m, program.padded_n)
+        into = padded.a[:, : case.m] if case.trans_a else padded.a[: case.m]
+        slice_of, inner = padded.out[: case.m, : case.n], self.program(program, case)
+
+        def call() -> None:
+            np.copyto(into, a)
+            inner()
+            np.copyto(out, slice_of)
+
+        return call
+
     def ours(self, case: Case) -> Call:
         """One call of the plan that Vortex selects. Selecting is timed apart: see `selection`."""
         flags = {"transpose_a": case.trans_a, "transpose_b": case.trans_b}
@@ -108,23 +125,28 @@ class Meter:
     seconds: float = 0.0
     """Spent measuring."""
     seen: dict[Program, float] = field(default_factory=dict)
+    best: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    """The least seconds of each shape so far."""
 
     @property
     def left(self) -> int:
         return self.budget - self.trials
 
     def measure(self, program: Program, case: Case) -> float:
-        """Seconds of a call: the fastest of three after a first one, or of more where calls are short."""
+        """Seconds of a call: the fastest of three after a first one, of more where calls are short, of one where that
+        one is hopeless."""
         if program in self.seen:
             return self.seen[program]
         if self.left <= 0:
             raise RuntimeError(f"the budget of {self.budget} trials is spent")
         begun = time.perf_counter()
-        call = self.runner.program(program, case)
-        once = time_batch(call, 1)
-        calls = max(TRIAL_CALLS, min(20, round(TRIAL_SECONDS / once)))
-        found = min(time_batch(call, 1) for _ in range(calls))
+        call, shape = self.runner.program(program, case), (program.m, program.n, program.k)
+        found = time_batch(call, 1)
+        if found < HOPELESS * self.best.get(shape, found):
+            calls = max(TRIAL_CALLS, min(20, round(TRIAL_SECONDS / found)))
+            found = min(found, *(time_batch(call, 1) for _ in range(calls)))
         self.seen[program] = found
+        self.best[shape] = min(found, self.best.get(shape, found))
         self.trials += 1
         self.seconds += time.perf_counter() - begun
         return found

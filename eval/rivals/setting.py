@@ -4,6 +4,7 @@ import importlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from eval import machine
@@ -39,7 +40,7 @@ class Setting:
         return [cases[(2 * at + 1) * len(cases) // (2 * count)] for at in range(count)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bench:
     """One opened setting: Vortex's library and that of all micro-kernels."""
 
@@ -49,9 +50,9 @@ class Bench:
     def meter(self, trials: int) -> Meter:
         return Meter(self.runner, trials)
 
-    def space(self, case: Case, rungs: tuple[int, ...] | None = None) -> Space:
-        gemm = self.runner.vortex
-        return space_of(gemm, case.trans_b) if rungs is None else space_of(gemm, case.trans_b, rungs)
+    def space(self, case: Case) -> Space:
+        """Every micro-kernel that can read the case's B."""
+        return _space(self, case.trans_b)
 
     def race(self, calls: Mapping[str, Call]) -> dict[str, Raced]:
         return race(calls, self.setting.rounds, self.setting.seconds)
@@ -63,6 +64,11 @@ class Bench:
     def offline_seconds(self) -> float:
         """What compiling Vortex's library took, all stages."""
         return float(sum(self.runner.vortex.manifest.offline_seconds.values()))
+
+
+@cache
+def _space(bench: Bench, trans_b: bool) -> Space:
+    return space_of(bench.runner.vortex, trans_b)
 
 
 def opened(setting: Setting) -> Bench:

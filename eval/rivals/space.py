@@ -13,7 +13,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ class MicroKernel:
 
 @dataclass(frozen=True)
 class Program:
-    """A micro-kernel on one shape: all extents of C rounded up to whole tiles (local padding)."""
+    """A micro-kernel on one shape: all extents of C rounded up to whole tiles (local padding), or partitioned."""
 
     kernel: MicroKernel
     m: int
     n: int
     k: int
+    partitioned: bool = False
+    """Loop partitioning: tasks at the edges compute less than a whole tile, by the micro-kernels of residues."""
 
     @property
     def grid_m(self) -> int:
@@ -65,11 +67,11 @@ class Program:
 
     @property
     def padded_m(self) -> int:
-        return self.grid_m * self.kernel.rows
+        return self.m if self.partitioned else self.grid_m * self.kernel.rows
 
     @property
     def padded_n(self) -> int:
-        return self.grid_n * self.kernel.columns
+        return self.n if self.partitioned else self.grid_n * self.kernel.columns
 
     @property
     def flops(self) -> int:
@@ -153,6 +155,7 @@ def _from_genes(genes: Genes) -> MicroKernel:
     return MicroKernel(Strategy(l0, Tile(WHOLE, WHOLE, depth), stage), l0.m * tall, l0.n * wide)
 
 
+@cache
 def features(kernel: MicroKernel) -> list[float]:
     """What a learned cost sees of a micro-kernel: extents, the loops' lengths, bytes at each level, reuse."""
     l0, stage, rows, columns = kernel.chain.l0, kernel.chain.stage, kernel.rows, kernel.columns
