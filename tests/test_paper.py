@@ -13,11 +13,11 @@ pytest.importorskip("psutil")
 
 from eval import machine, paper, plans
 from eval.oracle import Trial
-from eval.reproduce import backends, overheads, pages, registry, run, selection, summary, vendors
+from eval.reproduce import analyzers, backends, overheads, pages, registry, run, sampled, selection, summary, vendors
 from eval.reproduce.result import Options, Page, Result
 from eval.suites import Case
-from vortex.candidates import Stage, Strategy, Tile
-from vortex.selector import Grid, LaunchPlan
+from vortex.candidates import WHOLE, Stage, Strategy, Tile
+from vortex.selector import Grid, LaunchPlan, Shape
 
 OPTIONS = Options(threads=1)
 
@@ -40,7 +40,8 @@ def fake(count: int = 4, disturbed: Sequence[str] = (), name: str = "fake") -> R
         told = f"sum {sum(row['seconds'] for line in lines for row in line['rows']):g}"
         return Page([told], ["### slow ones"], draw=lambda figure: figure.subplots().plot([1, 2]))
 
-    return Result(name, "a title", "nothing", lambda o: [Fake(str(i)) for i in range(count)], open_fake, page, 1.0)
+    cases = [Fake(str(at)) for at in range(count)]
+    return Result(name, "a title", "nothing", lambda options: cases, open_fake, page, seconds=1.0, opening=0.0)
 
 
 def quiet(text: str) -> None:
@@ -254,3 +255,69 @@ class TestBackends:
         assert ways["adaptive"].seconds <= min(plan.seconds for plan in ways.values()) * (1 + 1e-5)
         assert plans.packs_weight(ways["packs B"])
         assert not plans.packs_weight(ways["reads B as it lies"])
+
+
+class TestAnalyzers:
+    def test_costs_follow_what_a_tile_of_l1_took(self, gemm):
+        default = gemm.manifest.selector()
+        chosen = default.select(Shape(200, 300, 400), 1)
+        ratios = tuple(5.0 if at == chosen.index else 1.0 for at in range(len(default.strategies)))
+        names = ("strategies", "rates", "table", "lanes", "panel", "words")
+        fields = {name: getattr(default, name) for name in names}
+        corrected = analyzers.Corrected(**fields, ratios=ratios)
+        assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
+        alone = corrected.of([chosen.strategy])
+        assert alone.select(Shape(200, 300, 400), 1).seconds == pytest.approx(5 * chosen.seconds, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("stage", "tile", "shape"),
+        [
+            (Stage(), Tile(64, WHOLE, 32), (64, 2048, 32)),
+            (Stage(swap=True), Tile(WHOLE, 512, 32), (512, 8, 32)),
+            (Stage(dot=True), Tile(WHOLE, WHOLE, WHOLE), (2048, 16, 2048)),
+        ],
+    )
+    def test_a_tile_of_l1_is_a_product_that_its_strategy_serves(self, stage: Stage, tile: Tile, shape: tuple):
+        assert analyzers.l1_shape(Strategy(Tile(8, 16, 1), tile, stage)) == shape
+
+    def test_tiles_are_run_by_the_strategies_they_are_of(self, gemm):
+        ratios = analyzers.measured_ratios(gemm, replace(OPTIONS, smoke=True))
+        assert len(ratios) == len(gemm.strategies)
+        assert all(0.05 < ratio < 50 for ratio in ratios)
+
+    def test_performance_is_relative_to_the_default(self):
+        def rows(less: float, more: float):
+            about = {"m": 1, "n": 2, "k": 3, "offline_s": 9.0, "measured": 0, "spread": 0.0}
+            seconds = {"none": less, "E: L0": 1.0, "E: L0, L1": more}
+            return [about | {"config": name, "plan": str(at), "seconds": at} for name, at in seconds.items()]
+
+        page = analyzers.table7([measured(1, "a", rows(2.0, 0.5)), measured(1, "b", rows(1.0, 1.0))])
+        assert "| none | 9.0 s | 0 | 1 of 2 | 0.707 | 0.50 | 1.00 |" in page.blocks[1]
+        assert "| 1x2x3 | 2.00 | 1.0 | 0.5 |" in page.losses[1]
+
+
+class TestSampled:
+    def test_lengths_are_told_apart(self):
+        cases = sampled.lengths(OPTIONS)
+        kinds = [sampled.kind_of(case.m) for case in cases]
+        assert [kinds.count(kind) for kind in ("sampled", "between samples", "outside")] == [7, 6, 10]
+        assert {(case.n, case.k) for case in cases} == {(2304, 768)}
+
+    def test_figure_3_compares_with_the_best_vendor(self):
+        def row(system: str, seconds: float):
+            return {"system": system, "seconds": seconds, "m": 16 * 5, "flops": 1e9}
+
+        systems = {"vortex": 2.0, "dietcode": 4.0, "mkl": 1.0, "onednn": 3.0}
+        page = sampled.fig3([measured(1, "a", [row(*at) for at in systems.items()])])
+        assert "| sampled | 1 | 0.50 | 0.50 | 0.25 | 0.25 | 2.00 |" in page.blocks[1]
+        assert "| 80x2304x768 | mkl | 0.50 |" in page.losses[1]
+
+    def test_table_6_tells_where_the_rival_is_faster(self):
+        pytest.importorskip("sklearn")
+        tuning = {"samples": 1, "space": 1, "trials": 1, "seconds": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
+        tuning |= {"occupancy_slope": 1.0}
+        row = {"m": 130, "range": "[128, 256)", "speedup": 0.9, "useful": 1.0, "valid": True, "kernel": "the kernel"}
+        row |= {"dietcode": 1.0, "dietcode_twice": 1.0, "spread": 0.0, "tuning": tuning}
+        page = sampled.table6([measured(1, "a", [row])])
+        assert "[128, 256) (sampled) | 1 | 0.90x" in page.blocks[1]
+        assert "| 130x768x2304 | 0.90 | [128, 256) | the kernel |" in page.losses[1]

@@ -6,6 +6,9 @@ from eval.reproduce.result import Result
 
 RESULTS = {
     "table5": "eval.reproduce.vendors:TABLE5",
+    "table6": "eval.reproduce.sampled:TABLE6",
+    "table7": "eval.reproduce.analyzers:TABLE7",
+    "fig3": "eval.reproduce.sampled:FIG3",
     "fig12": "eval.reproduce.vendors:FIG12",
     "fig14": "eval.reproduce.overheads:FIG14",
     "fig15": "eval.reproduce.selection:FIG15",

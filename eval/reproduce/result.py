@@ -62,5 +62,7 @@ class Result:
     page: Callable[[Sequence[Line]], Page]
     seconds: float
     """About what a case takes: shares a time budget out before there are measurements."""
+    opening: float = 10.0
+    """About what `open` and a first call take."""
     same_lines_as: str = ""
     """The result whose lines this one draws; it has none of its own."""

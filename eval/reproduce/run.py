@@ -39,9 +39,13 @@ class State:
     seconds: float
     """Mean of what a case took, or the result's estimate."""
 
+    opening: float = 0.0
+
     @property
     def left_seconds(self) -> float:
-        return (self.cases - self.done) * self.seconds
+        """What the cases that are left take, and to open the result for them."""
+        left = self.cases - self.done
+        return left * self.seconds + self.opening if left else 0.0
 
 
 def lines_of(result: Result, folder: Path) -> list[Line]:
@@ -56,7 +60,7 @@ def state(result: Result, options: Options, folder: Path) -> State:
     wanted = {case.id for case in result.cases(options)}
     lines = [x for x in lines_of(result, folder) if x["threads"] == options.threads and x["id"] in wanted]
     took = [line["took_s"] for line in lines]
-    return State(len(wanted), len(lines), sum(took) / len(took) if took else result.seconds)
+    return State(len(wanted), len(lines), sum(took) / len(took) if took else result.seconds, result.opening)
 
 
 def states_of(result: Result, options: Options, folder: Path) -> list[tuple[int, State]]:

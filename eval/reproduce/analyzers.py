@@ -1,0 +1,252 @@
+"""Table 7: what measuring more, or less, of the hierarchy buys (E: the levels whose cost is measured).
+
+Every configuration ranks the same candidates by the same cost model, offline and at run time; what differs is where
+costs come from. `none` computes the cost of L0 from the spec. `E: L0` is the default. `E: L0, L1` also runs each
+candidate on one tile of L1 and scales all that is predicted of it by measured over predicted. Plans are run by one
+library that has the strategies of all three.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from eval import plans
+from eval.compare import markdown
+from eval.link_table import hardware_of, widened
+from eval.operands import check, make_operands
+from eval.records import Line
+from eval.reproduce.calls import in_turn, product, undisturbed
+from eval.reproduce.result import Measure, Options, Page, Result
+from eval.reproduce.vendors import by_size
+from eval.stats import geometric_mean
+from eval.suites import VORTEX_SUITES, Case, load_suite
+from eval.worker import time_batch
+from vortex import analyzer, operators, profiler
+from vortex.candidates import Sieve, Strategy, sieve
+from vortex.compiler import MOST_STRATEGIES
+from vortex.cost import Cost
+from vortex.rkernel import decompose
+from vortex.selector import Grid, LaunchPlan, OperandB, Selector, Shape
+from vortex.shapes import shape_of
+
+DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"
+MOST_EXTENT = 2048
+"""Stands for an extent of a tile that is not cut."""
+REPEATS = 3
+SMOKE_CANDIDATES = 24
+
+
+@dataclass(frozen=True)
+class Corrected(Selector):
+    """A selector whose costs are scaled, strategy by strategy, by what one tile of L1 took over what it should."""
+
+    ratios: tuple[float, ...] = ()
+
+    def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
+        cost = super().costs(shape, grid, threads)
+        return replace(cost, total=np.asarray(cost.total) * np.array(self.ratios, np.float32))
+
+    def of(self, strategies: Sequence[Strategy]) -> "Corrected":
+        """The same for some of the strategies."""
+        known = dict(zip(self.strategies, self.ratios, strict=True))
+        return replace(self, strategies=tuple(strategies), ratios=tuple(known[s] for s in strategies))
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How strategies are chosen at run time, and what choosing them offline took."""
+
+    selector: Selector
+    offline_s: float
+    measured: int
+    """Candidates of L1 that were run."""
+
+
+def l1_shape(strategy: Strategy) -> tuple[int, int, int]:
+    """One tile of L1 as a product of its own.
+
+    Turned over and as dot products run only products with as few columns as their register tile has rows, or columns.
+    """
+    m, n, k = (min(extent, MOST_EXTENT) for extent in (strategy.l1.m, strategy.l1.n, strategy.l1.k))
+    if strategy.stage.swap:
+        return n, strategy.l0.m, k
+    return (m, strategy.l0.n, k) if strategy.stage.dot else (m, n, k)
+
+
+def measured_ratios(library: Any, options: Options) -> tuple[float, ...]:
+    """Measured over predicted seconds of one tile of L1 of every strategy of the library, on one thread."""
+    ratios = []
+    for index, strategy in enumerate(library.strategies):
+        m, n, k = l1_shape(strategy)
+        operands = make_operands(Case("l1", f"l1/{m}x{n}x{k}", m, n, k), options.seed)
+        predicted = float(np.asarray(library.manifest.selector().costs(shape_of(m, n, k), Grid(1, 1), 1).total)[index])
+        plan = LaunchPlan(index, strategy, Grid(1, 1), predicted)
+        call = partial(library.run, plan, operands.a, operands.b, operands.out)
+        call()
+        ratios.append(min(time_batch(call, 1) for _ in range(REPEATS)) / predicted)
+    return tuple(ratios)
+
+
+def finalists(default: Selector, found: Sieve) -> list[Strategy]:
+    """What is worth running at L1: the best L1 tiles of every L0 tile, as the analyzer finds them first."""
+    lattice, _ = analyzer.lattices({})
+    shapes = analyzer.domain(lattice, [OperandB.PLAIN, OperandB.TRANSPOSED], {}).shapes
+    return analyzer.best_under_each(replace(default, strategies=found.strategies), shapes)
+
+
+def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
+    """All three, with the seconds of what each does offline: sieve, emission and linking are the same for all."""
+    manifest, hardware = gemm.manifest, hardware_of(gemm)
+    laps, default = manifest.offline_seconds, manifest.selector()
+    found = sieve(decompose(operators.named(manifest.operator), hardware))
+    rest = laps["sieve"] + laps["emit"] + laps["link"]
+
+    begun = time.perf_counter()
+    profile = profiler.compute(hardware, [(tile.m, tile.n // manifest.lanes) for tile in found.register_tiles])
+    rates, table = profiler.rates(hardware, profile), profile.slopes()
+    chosen, panel = analyzer.analyze(
+        found.strategies, rates, table, manifest.lanes, hardware.cores, MOST_STRATEGIES, {}
+    )
+    less = Configuration(Selector(chosen, rates, table, manifest.lanes, panel), time.perf_counter() - begun + rest, 0)
+
+    candidates = list(dict.fromkeys([*manifest.strategies, *finalists(default, found)]))
+    candidates = candidates[:SMOKE_CANDIDATES] if options.smoke else candidates
+    library = widened(gemm, candidates)  # not counted: a library of them is linked for the comparison's sake
+    begun = time.perf_counter()
+    fields = {name: getattr(default, name) for name in ("rates", "table", "lanes", "panel", "words")}
+    wide = Corrected(tuple(candidates), **fields, ratios=measured_ratios(library, options))
+    more = wide.of([candidates[at] for at in covered(wide, hardware.cores)])
+    spent = time.perf_counter() - begun + laps["measure"] + laps["analyze"] + rest
+    return {
+        DEFAULT: Configuration(default, sum(laps.values()), 0),
+        MORE: Configuration(more, spent, len(candidates)),
+        LESS: less,
+    }
+
+
+def covered(selector: Selector, threads: int) -> list[int]:
+    """The analyzer's last choice: the strategies that together lose least over the domain."""
+    _, lattice = analyzer.lattices({})
+    over = analyzer.domain(lattice, [OperandB.PLAIN, OperandB.TRANSPOSED], {})
+    loss, weights = analyzer.losses(selector, over.shapes, 1), np.array(over.weights, np.float32)
+    if threads > 1:
+        loss = np.concatenate([loss, analyzer.losses(selector, over.shapes, threads)])
+        weights = np.concatenate([weights, weights])
+    return sorted(analyzer.cover(loss, weights, MOST_STRATEGIES))
+
+
+def all_products(options: Options) -> Sequence[Case]:
+    """Table 3."""
+    found = by_size((case for suite in VORTEX_SUITES for case in load_suite(suite)), options)
+    return [case for case in found if isinstance(case, Case)]
+
+
+def open_analyzers(options: Options, stack: ExitStack) -> Measure:
+    gemm = product(options)
+    found = configurations(gemm, options)
+    every = list(dict.fromkeys(s for at in found.values() for s in at.selector.strategies))
+    library, place = widened(gemm, every), {strategy: index for index, strategy in enumerate(every)}
+
+    def one(case: Case) -> list[Line]:
+        operands = make_operands(case, options.seed)
+        shape = shape_of(case.m, case.n, case.k, transpose_b=case.trans_b)
+        chosen = {name: at.selector.select(shape, options.threads) for name, at in found.items()}
+        calls: dict[str, Any] = {}
+        labels: dict[str, str] = {}
+        deeds: dict[Any, str] = {}
+        for name, plan in chosen.items():  # what does the same to this shape is timed once, under its first name
+            labels[name] = deeds.setdefault(plans.deed(plan, case.m, case.n, case.k), plans.label(plan))
+            if labels[name] in calls:
+                continue
+            run = replace(plan, index=place[plan.strategy])
+            calls[labels[name]] = partial(
+                library.run, run, operands.a, operands.b, operands.out, transpose_b=case.trans_b
+            )
+        for call in calls.values():
+            call()
+            check(operands, operands.out)
+
+        def timed() -> list[Line]:
+            timings = in_turn(calls, options)
+            about = {"m": case.m, "n": case.n, "k": case.k, "suite": case.suite}
+            return [
+                about
+                | {"config": name, "plan": labels[name], "offline_s": at.offline_s, "measured": at.measured}
+                | timings[labels[name]]
+                for name, at in found.items()
+            ]
+
+        return undisturbed(timed, options)
+
+    return one
+
+
+def table7(lines: Sequence[Line]) -> Page:
+    blocks, losses, drawn = [], [], {}
+    for threads in sorted({line["threads"] for line in lines}):
+        here = [{row["config"]: row for row in line["rows"]} for line in lines if line["threads"] == threads]
+        rows = []
+        for name in (LESS, DEFAULT, MORE):
+            ratios = [line[DEFAULT]["seconds"] / line[name]["seconds"] for line in here]
+            drawn[name] = sorted(ratios)
+            other = sum(line[name]["plan"] != line[DEFAULT]["plan"] for line in here)
+            offline, measured = here[-1][name]["offline_s"], here[-1][name]["measured"]
+            figures = [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+            rows.append([name, f"{offline:.1f} s", str(measured), f"{other} of {len(here)}", *figures])
+        header = (
+            "configuration",
+            "offline",
+            "tiles of L1 run",
+            "other plans",
+            "performance, geo. mean",
+            "least",
+            "most",
+        )
+        blocks += [f"### {threads} thread{'s' * (threads > 1)}", markdown(header, rows)]
+        best = sorted(here, key=lambda line: line[MORE]["seconds"] / line[DEFAULT]["seconds"])[:5]
+        cells = [
+            [
+                f"{line[DEFAULT]['m']}x{line[DEFAULT]['n']}x{line[DEFAULT]['k']}",
+                f"{line[DEFAULT]['seconds'] / line[MORE]['seconds']:.2f}",
+                line[DEFAULT]["plan"],
+                line[MORE]["plan"],
+            ]
+            for line in best
+            if line[MORE]["seconds"] < 0.95 * line[DEFAULT]["seconds"]
+        ]
+        if cells:
+            losses.append(f"At {threads} thread(s), where measuring L1 as well would gain most:")
+            losses.append(markdown(("shape", "gain", f"plan of {DEFAULT}", f"plan of {MORE}"), cells))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for name, ratios in drawn.items():
+            axes.plot(range(len(ratios)), ratios, label=f"{name}: {geometric_mean(ratios):.3f}")
+        axes.set_xlabel("shapes, by performance")
+        axes.set_ylabel(f"performance relative to {DEFAULT}")
+        axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, title="geometric mean of", title_fontsize=8)
+
+    return Page(blocks, losses, draw)
+
+
+TABLE7 = Result(
+    "table7",
+    "analyzer configurations: offline time against performance",
+    "the paper's changed CPU configuration runs every candidate of L1 for 33 hours. Here the candidates that are the "
+    "best of their L0 tile somewhere in the domain are run, each on one tile of L1, and what is predicted of it is "
+    "scaled by measured over predicted; a third configuration measures nothing. Selection is the Python mirror's and "
+    "not timed.",
+    all_products,
+    open_analyzers,
+    table7,
+    seconds=1.5,
+    opening=90.0,
+)
