@@ -15,6 +15,7 @@ from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import Conv2d, Operator, bias, relu, residual
 from vortex.specs import load_spec, what_if
+from vortex.threads import borrow_threads
 
 if TYPE_CHECKING:
     from gpu_doubles import StubDriver
@@ -87,8 +88,9 @@ def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Every test starts with two threads, as many as the least machine has, and leaves the setting as it found it."""
+    """Every test starts with two threads of the libraries' own, as many as the least machine has."""
     before = vortex.get_num_threads()
     vortex.set_num_threads(2)
     yield
     vortex.set_num_threads(before)
+    borrow_threads(0)

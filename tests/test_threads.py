@@ -10,7 +10,7 @@ import pytest
 import vortex
 from vortex.affinity import available_cores
 from vortex.errors import OperandError
-from vortex.threads import Listener, Threads
+from vortex.threads import Listener, Threads, borrow_threads
 
 COUNT = """
 import os, sys
@@ -72,9 +72,46 @@ class TestSettings:
 
     def test_every_library_is_told_while_it_lives(self) -> None:
         told: list[int] = []
-        listener = Listener(told.append)
+        lenders: list[int] = []
+        listener = Listener(told.append, lenders.append)
         vortex.set_num_threads(5)
-        assert told == [2, 5]
+        borrow_threads(0)
+        assert told == [2, 5] and lenders == [0, 0]
         del listener
         vortex.set_num_threads(3)
         assert told == [2, 5]
+
+
+LENT = """
+import ctypes, os, sys, threading
+import numpy, vortex
+from vortex.threads import borrow_threads
+Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+teams = []
+def fork_join(body, data, threads, flags):
+    teams.append(threads)
+    others = [threading.Thread(target=Body(body), args=(data,)) for _ in range(threads - 1)]
+    for other in others: other.start()
+    Body(body)(data)
+    for other in others: other.join()
+lender = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(fork_join)
+gemm = vortex.load(sys.argv[1])
+vortex.set_num_threads(3)
+a = numpy.arange(360000, dtype=numpy.float32).reshape(600, 600) % 7
+own = gemm(a, a)
+borrow_threads(ctypes.cast(lender, ctypes.c_void_p).value)
+assert (gemm(a, a) == own).all() and teams == [3], teams
+again = vortex.load(sys.argv[1])
+assert (again(a, a) == own).all() and teams == [3, 3], teams
+child = os.fork()
+if not child:
+    os._exit(0 if (gemm(a, a) == own).all() and teams == [3, 3] else 1)
+assert os.waitpid(child, 0)[1] == 0
+borrow_threads(0)
+assert (gemm(a, a) == own).all() and teams == [3, 3]
+"""
+
+
+def test_borrowed_threads_compute_the_same(library_path: Path) -> None:
+    """Also in a library that is loaded later, and not in a forked child, where the lender's threads are gone."""
+    subprocess.run([sys.executable, "-c", LENT, str(library_path)], check=True, timeout=60)

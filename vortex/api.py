@@ -290,9 +290,11 @@ def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | N
             releases[name] = "none"
     package = Path(__file__).resolve().parent
     sources = hashlib.sha256()
-    shell = {"cli.py", "demo.py", "__main__.py", "cache.py"}
+    shell = {"cli.py", "demo.py", "__main__.py", "cache.py", "torch"}
     for path in sorted(
-        p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json") and p.name not in shell
+        p
+        for p in package.rglob("*")
+        if p.suffix in (".py", ".c", ".h", ".json") and shell.isdisjoint(p.relative_to(package).parts)
     ):
         sources.update(path.read_bytes())
     return digest([repr(operator), invariant, fingerprint, releases, sources.hexdigest()])

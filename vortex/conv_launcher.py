@@ -96,7 +96,7 @@ class ConvKernel:
         self._conv, self._planned, self._select, self._pack, self._transform = (
             module.get_function(name) for name in names
         )
-        self._threads = Listener(module.get_function("set_threads"))
+        self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
         plain = self.manifest.selector()
         rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
         self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows)

@@ -61,7 +61,7 @@ class GemmKernel:
             self._select,
             self._time,
         ) = (module.get_function(name) for name in names)
-        self._threads = Listener(module.get_function("set_threads"))
+        self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
         self._selector = self.manifest.selector()
         dots = any(strategy.stage.dot for strategy in self.strategies)
         self._few = max(dot_tiles(round(self.manifest.rates.registers))) if dots else 0

@@ -57,7 +57,7 @@ class ReduceKernel:
         self.kind: str = library.manifest.settings["kind"]
         module = native_module(library)
         self._reduce, self._choose = module.get_function("reduce"), module.get_function("choose")
-        self._threads = Listener(module.get_function("set_threads"))
+        self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
 
     @property
     def strategies(self) -> tuple[Measured, ...]:

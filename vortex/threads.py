@@ -10,6 +10,7 @@ from vortex.affinity import available_cores
 from vortex.errors import OperandError
 
 Setter = Callable[[int], object]
+Borrower = Callable[[int], object]
 
 
 class Threads:
@@ -17,6 +18,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.count: int | None = None
+        self.lender = 0
         self.listeners: WeakSet[Listener] = WeakSet()
 
     def get(self) -> int:
@@ -31,13 +33,19 @@ class Threads:
         for listener in self.listeners:
             listener.tell(count)
 
+    def borrow(self, lender: int) -> None:
+        self.lender = lender
+        for listener in self.listeners:
+            listener.borrow(lender)
+
 
 class Listener:
-    """A loaded library's thread setter; it is told the current count at once."""
+    """A loaded library's thread setters; it is told the current count, and who lends threads, at once."""
 
-    def __init__(self, setter: Setter) -> None:
-        self.tell = setter
+    def __init__(self, setter: Setter, borrower: Borrower) -> None:
+        self.tell, self.borrow = setter, borrower
         setter(threads.get())
+        borrower(threads.lender)
         threads.listeners.add(self)
 
 
@@ -63,3 +71,12 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """Threads that a call may use, the caller included."""
     return threads.get()
+
+
+def borrow_threads(lender: int) -> None:
+    """Run tasks on the threads of an OpenMP run time, whose `GOMP_parallel` is at address `lender`; 0 ends that.
+
+    For programs that compute with OpenMP as well. Threads of two pools poll for work on the same cores after each call,
+    which halves the speed of calls that alternate. A forked child runs on threads of its own.
+    """
+    threads.borrow(lender)

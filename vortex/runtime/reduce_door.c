@@ -97,3 +97,9 @@ EXPORT int __tvm_ffi_set_threads(void *self, const TVMFFIAny *args, int32_t coun
   vx_set_threads(args[0].v_int64);
   return answer(result, vx_get_threads());
 }
+
+/* borrow_threads(the address of a vx_fork_join, or 0) */
+EXPORT int __tvm_ffi_borrow_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_borrow_threads((vx_fork_join)(uintptr_t)args[0].v_int64);
+  return answer(result, 0);
+}

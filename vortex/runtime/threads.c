@@ -2,7 +2,10 @@
  *
  * The caller works too. Tasks are claimed one at a time, so a late or descheduled worker costs the tasks it holds, not the call; a worker
  * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned. A second caller arriving while the pool
- * is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first needs them. */
+ * is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first needs them.
+ *
+ * A program whose other work runs on OpenMP threads lends them instead (vx_borrow_threads): two pools would each poll on the cores that
+ * the other one needs. */
 #define _GNU_SOURCE
 #include "vortex_runtime.h"
 
@@ -33,6 +36,7 @@ static struct {
   _Alignas(64) atomic_int gate; /* workers inside; CLOSED once the caller has seen the last task claimed */
   _Alignas(64) atomic_int left; /* workers that went out again */
   int seats;
+  _Atomic(vx_fork_join) host;   /* the program's own pool, if it lends one */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .threads = 1};
 
 static void forget_threads(void) {
@@ -40,6 +44,7 @@ static void forget_threads(void) {
   pool.workers = 0;
   atomic_store(&pool.sleepers, 0);
   atomic_store(&pool.gate, CLOSED);
+  atomic_store(&pool.host, NULL); /* no OpenMP run time survives a fork */
 }
 
 __attribute__((constructor)) static void arm_fork(void) {
@@ -112,9 +117,30 @@ void vx_set_threads(int64_t count) {
 
 int64_t vx_get_threads(void) { return atomic_load_explicit(&pool.threads, memory_order_relaxed); }
 
+void vx_borrow_threads(vx_fork_join fork_join) { atomic_store(&pool.host, fork_join); }
+
+typedef struct {
+  void (*task)(void *, int64_t);
+  void *context;
+  int64_t tasks;
+  atomic_llong next;
+} lent;
+
+static void claim_lent(void *shared) {
+  lent *job = shared;
+  int64_t index;
+  while ((index = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->tasks) job->task(job->context, index);
+}
+
 void vx_parallel(void (*task)(void *, int64_t), void *context, int64_t tasks) {
   int wanted = atomic_load_explicit(&pool.threads, memory_order_relaxed) - 1;
   if (wanted > tasks - 1) wanted = (int)(tasks - 1);
+  vx_fork_join host = atomic_load_explicit(&pool.host, memory_order_relaxed);
+  if (host && wanted > 0) {
+    lent job = {.task = task, .context = context, .tasks = tasks};
+    host(claim_lent, &job, (unsigned)wanted + 1, 0);
+    return;
+  }
   if (wanted < 1 || pthread_mutex_trylock(&pool.owner) != 0) {
     for (int64_t index = 0; index < tasks; index++) task(context, index);
     return;

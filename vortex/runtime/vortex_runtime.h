@@ -187,6 +187,10 @@ double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats);
 void vx_parallel(void (*task)(void *context, int64_t index), void *context, int64_t tasks);
 void vx_set_threads(int64_t count);
 int64_t vx_get_threads(void);
+/* Runs `body(data)` on `threads` threads, the caller one of them, and returns when all have: GOMP_parallel of every OpenMP run time. */
+typedef void (*vx_fork_join)(void (*body)(void *data), void *data, unsigned threads, unsigned flags);
+/* Tasks run on the threads of `fork_join` from now on; on the library's own ones again with NULL. */
+void vx_borrow_threads(vx_fork_join fork_join);
 
 /* store.c: what the store stage of `call` needs, and the same seen from another first row and column; then the stage itself
  * on rows x columns of finished sums that lie at `c`, `ldc` elements apart, and belong to that place of the output. */

@@ -1,0 +1,239 @@
+"""Networks of PyTorch: which nodes a library serves, the results, what is refused, and that nothing compiles again."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from needs import a_compiler
+
+from vortex.errors import DeviceError, DtypeError, OperandError, UnknownNameError
+from vortex.specs import load_spec, what_if
+
+torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
+from vortex.torch import backend, optimize  # noqa: E402
+from vortex.torch.graph import rewrite  # noqa: E402
+from vortex.torch.libraries import Libraries  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Libraries:
+    """Kernels of few register tiles: all that is wanted is their results."""
+    return Libraries(what_if(load_spec("native"), {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}))
+
+
+class Reference:
+    """What a library computes, by the reference of its operator."""
+
+    def __init__(self, operator: Any) -> None:
+        self.operator, self.library = operator, SimpleNamespace(identity=str(operator))
+
+    def pack(self, weight: Any, *, transpose: bool) -> Any:
+        matrix = (weight.T if transpose else weight).numpy()
+        return Packed(matrix, matrix.shape[1])
+
+    def __call__(self, a: Any, b: Any, out: Any = None, **operands: Any) -> Any:
+        operands = {name: given.numpy() for name, given in operands.items()}
+        found = self.operator.reference(a.numpy(), b.matrix if isinstance(b, Packed) else b.numpy(), **operands)
+        found = torch.from_numpy(np.asarray(found, np.float32))
+        return found if out is None else out.copy_(found)
+
+
+@dataclass(eq=False)
+class Packed:
+    matrix: Any
+    n: int
+
+
+@pytest.fixture
+def doubles(monkeypatch: pytest.MonkeyPatch) -> Libraries:
+    """Kernels that nobody compiled: for what is found in graphs."""
+    made = Libraries()
+    monkeypatch.setattr(made, "_kernel", Reference)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+def rewritten(function: Callable[..., Any], libraries: Libraries, *arguments: Any) -> tuple[Any, dict[str, int]]:
+    """The result by the rewritten graph, run node by node, and what was served in it."""
+    counts: dict[str, int] = {}
+
+    def keep(module: Any, example_inputs: Any) -> Any:
+        served = rewrite(module, libraries)
+        counts.update(served.counts)
+
+        def run(*inputs: Any) -> Any:
+            assert served.layers or "matmul" in counts
+            return module(*inputs)
+
+        return run
+
+    return torch.compile(function, backend=keep, dynamic=True)(*arguments), counts
+
+
+class Written(nn.Module):
+    """GELU's approximation as it is written in networks, and a factor in the [k, n] that GPT-2 keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(24, 40)), nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.addmm(self.bias, x.view(-1, 24), self.weight).view(*x.shape[:-1], 40)
+        return 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * torch.pow(y, 3.0))))
+
+
+class Encoder(nn.Module):
+    """Attention and a feed-forward network, with the products of attention written out."""
+
+    def __init__(self, width: int = 32, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Any) -> Any:
+        query, key, value = (
+            layer(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        weights = torch.softmax(query @ key.transpose(-1, -2) / 4, -1)
+        mixed = torch.matmul(weights, value).transpose(1, 2).reshape(x.shape)
+        x = self.norm(x + functional.dropout(self.out(mixed), 0.1, self.training))
+        return x + self.down(functional.tanh(self.up(x)))
+
+
+class TestGraph:
+    @pytest.mark.parametrize(
+        ("activation", "word"),
+        [
+            (nn.ReLU(inplace=True), "relu"),
+            (nn.SiLU(), "silu"),
+            (nn.GELU(), "gelu"),
+            (nn.GELU(approximate="tanh"), "gelu_tanh"),
+        ],
+    )
+    def test_activations_are_done_on_store(self, doubles: Libraries, activation: Any, word: str):
+        layer, x = nn.Linear(24, 40), torch.randn(3, 5, 24)
+        found, counts = rewritten(lambda x: activation(layer(x)), doubles, x)
+        assert counts == {f"dense bias {word}": 1}
+        torch.testing.assert_close(found, activation(layer(x)), rtol=1e-5, atol=1e-5)
+
+    def test_gelu_is_recognised_where_it_is_written_out(self, doubles: Libraries):
+        module, x = Written().eval(), torch.randn(2, 7, 24)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {"dense bias gelu_tanh": 1}
+        torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
+
+    def test_what_only_looks_like_gelu_is_not(self, doubles: Libraries):
+        layer, x = nn.Linear(24, 40), torch.randn(3, 24)
+
+        def other(x: Any) -> Any:
+            y = layer(x)
+            return 0.5 * y * (1.0 + torch.tanh(0.79 * (y + 0.044715 * torch.pow(y, 3.0))))
+
+        found, counts = rewritten(other, doubles, x)
+        assert counts == {"dense bias": 1}
+        torch.testing.assert_close(found, other(x), rtol=1e-5, atol=1e-5)
+
+    def test_a_result_that_is_read_twice_is_kept(self, doubles: Libraries):
+        layer, x = nn.Linear(24, 40), torch.randn(3, 24)
+
+        def twice(x: Any) -> Any:
+            y = layer(x)
+            return torch.relu(y) + y
+
+        found, counts = rewritten(twice, doubles, x)
+        assert counts == {"dense bias": 1}
+        torch.testing.assert_close(found, twice(x), rtol=1e-5, atol=1e-5)
+
+    def test_products_of_activations(self, doubles: Libraries):
+        module, x = Encoder().eval(), torch.randn(2, 9, 32)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {"dense bias": 5, "dense": 1, "matmul": 2}
+        torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
+
+    def test_another_type_of_elements_is_refused(self, doubles: Libraries):
+        layer = nn.Linear(24, 40).double()
+        with pytest.raises(Exception, match=r"DtypeError: .*is torch\.float64; expected float32.*\.float\(\)"):
+            rewritten(lambda x: layer(x), doubles, torch.randn(3, 24).double())
+
+
+@a_compiler
+class TestBackend:
+    def test_no_length_and_no_batch_compiles_again(self, libraries: Libraries):
+        """Through Inductor. Weights that were changed in place are seen, and gradients asked for later refused."""
+        module, calls = Encoder().eval(), []
+
+        def counted(graph: Any, example_inputs: Any) -> Any:
+            calls.append(len(graph.graph.nodes))
+            return backend(graph, example_inputs, options={"libraries": libraries})
+
+        compiled = torch.compile(module, backend=counted, dynamic=True)
+        for batch, length in ((2, 9), (3, 17), (5, 2), (2, 64)):
+            x = torch.randn(batch, length, 32)
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+            if length == 9:
+                first = len(calls)
+        assert len(calls) == first
+        for parameter in module.parameters():
+            parameter.mul_(0.5)
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+        module.load_state_dict(Encoder().state_dict(), assign=True)
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+        assert len(calls) == first
+
+    def test_gradients_are_refused(self, libraries: Libraries):
+        with torch.enable_grad(), pytest.raises(Exception, match=r"OperandError: .*needs gradients.*torch\.no_grad"):
+            torch.compile(nn.Linear(8, 8), backend=backend, dynamic=True)(torch.randn(3, 8))
+
+    def test_another_device_is_refused(self):
+        with pytest.raises(DeviceError, match=r"on meta; expected the CPU.*\.cpu\(\)"):
+            backend(torch.fx.GraphModule({}, torch.fx.Graph()), [torch.empty(2, device="meta")])
+
+    @pytest.mark.parametrize(
+        ("options", "error"), [({"tiles": 3}, UnknownNameError), ({"libraries": "native"}, OperandError)]
+    )
+    def test_unknown_options_are_refused(self, options: dict[str, Any], error: type[Exception]):
+        with pytest.raises(error, match=next(iter(options))):
+            backend(torch.fx.GraphModule({}, torch.fx.Graph()), [], options=options)
+
+
+@a_compiler
+class TestSwapping:
+    def test_layers_are_exchanged_in_place(self, libraries: Libraries):
+        module, x = Encoder().eval(), torch.randn(2, 9, 32)
+        expected, names = module(x), list(module.state_dict())
+        served = optimize(copy.deepcopy(module), libraries)
+        torch.testing.assert_close(served(x), expected, rtol=1e-5, atol=1e-5)
+        assert list(served.state_dict()) == names
+        assert [type(each).__name__ for each in served.children()].count("ServedLinear") == 6
+        with torch.enable_grad(), pytest.raises(OperandError, match=r"no gradients.*torch\.no_grad"):
+            served(x)
+
+    @pytest.mark.parametrize(
+        ("module", "error", "words"),
+        [
+            (nn.Linear(4, 4).train(), OperandError, r"training mode.*\.eval\(\)"),
+            (nn.Linear(4, 4).half().eval(), DtypeError, r"weight is torch\.float16.*\.float\(\)"),
+            (nn.Linear(4, 4, device="meta").eval(), DeviceError, r"weight is on meta.*\.cpu\(\)"),
+        ],
+    )
+    def test_what_is_refused(self, libraries: Libraries, module: Any, error: type[Exception], words: str):
+        with pytest.raises(error, match=words):
+            optimize(module, libraries)

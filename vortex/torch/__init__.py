@@ -1,0 +1,9 @@
+"""Vortex in PyTorch: `torch.compile(model, backend="vortex", dynamic=True)`, or `optimize(model)` without a compiler.
+
+Importing this imports torch; `import vortex` does not.
+"""
+
+from vortex.torch.dynamo import backend
+from vortex.torch.swap import optimize
+
+__all__ = ["backend", "optimize"]

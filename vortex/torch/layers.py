@@ -1,0 +1,92 @@
+"""A product or convolution with constant weights: they are laid out once, and again if somebody changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from vortex.torch.libraries import Finish, Libraries
+
+Stamp = tuple[int, int]
+
+
+def stamp(tensor: torch.Tensor) -> Stamp:
+    """Changes when the values may have: where they are, and how often they were written to."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """Weights in the form of a library, and the bias that goes with them."""
+
+    weight: Any
+    bias: torch.Tensor | None
+    held: tuple[torch.Tensor, ...]
+    """The memory they were made from: while it is not freed, no other tensor can come to have its stamps."""
+
+
+_constants: WeakValueDictionary[Any, Constants] = WeakValueDictionary()
+"""What layers hold: a weight that several layers or graphs use is laid out once."""
+
+
+class Layer:
+    """One place in a network where a library serves."""
+
+    def __init__(self, kernel: Any, finish: Finish) -> None:
+        self.kernel, self.finish = kernel, finish
+        self._stamps: tuple[Stamp, ...] = ()
+        self._constants: Constants
+
+    def refreshed(self, given: Sequence[torch.Tensor]) -> Constants:
+        """`given` in the form of the library; laid out unless they are those that were last time."""
+        stamps = tuple([stamp(tensor) for tensor in given])
+        if stamps != self._stamps:
+            key = (self.kernel.library.identity, self.settings(), stamps)
+            made = _constants.get(key)
+            if made is None:
+                held = tuple(tensor.detach() for tensor in given)
+                made = _constants[key] = Constants(*self.lay_out(*held), held)
+            self._stamps, self._constants = stamps, made
+        return self._constants
+
+    def settings(self) -> tuple[Any, ...]:
+        """What decides how constants are laid out, beside the library."""
+        raise NotImplementedError
+
+    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
+        """The packed weight, and the bias."""
+        raise NotImplementedError
+
+
+class Dense(Layer):
+    """x [..., k] -> epilogue(x W) [..., n]. Constants: the weight, [n, k] if `turned`, else [k, n]; a bias [n]."""
+
+    def __init__(self, libraries: Libraries, finish: Finish, turned: bool) -> None:
+        super().__init__(libraries.product(finish), finish)
+        self.turned = turned
+
+    def settings(self) -> tuple[Any, ...]:
+        return ("dense", self.turned)
+
+    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
+        weight, *bias = constants
+        return self.kernel.pack(weight, transpose=self.turned), bias[0].contiguous() if bias else None
+
+    def extents(self, x: Sequence[Any], weight: Sequence[Any]) -> tuple[Any, ...]:
+        """The shape of the result."""
+        return (*x[:-1], weight[0 if self.turned else 1])
+
+    def __call__(self, x: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        constants, shape = self.refreshed(given), x.shape
+        flat = len(shape) == 2
+        a = x if flat else x.reshape(-1, shape[-1])
+        out = x.new_empty((a.shape[0], constants.weight.n))
+        if constants.bias is None:
+            self.kernel(a, constants.weight, out)
+        else:
+            self.kernel(a, constants.weight, out, bias=constants.bias)
+        return out if flat else out.view(*shape[:-1], -1)

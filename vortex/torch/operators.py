@@ -1,0 +1,64 @@
+"""The operators that stand in PyTorch's graphs, and what they do: find their layer by its number, and call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from vortex.torch.layers import Dense, Layer
+from vortex.torch.libraries import Libraries
+
+_numbers = count()
+_layers: WeakValueDictionary[int, Layer] = WeakValueDictionary()
+_products: dict[int, Any] = {}
+
+_library = torch.library.Library("vortex", "DEF")
+_library.define("dense(Tensor x, Tensor[] constants, int layer) -> Tensor")
+_library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
+
+
+def numbered(layer: Layer) -> int:
+    """The number by which a graph calls `layer`, good for as long as somebody holds it."""
+    number = next(_numbers)
+    _layers[number] = layer
+    return number
+
+
+def matmul_of(libraries: Libraries) -> int:
+    """The number by which a graph multiplies with kernels of these libraries; good for the process."""
+    kernel = libraries.products()
+    for number, known in _products.items():
+        if known is kernel:
+            return number
+    number = next(_numbers)
+    _products[number] = kernel
+    return number
+
+
+def _dense(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> Any:
+    return _layers[layer](x, constants)  # type: ignore[operator]
+
+
+def _dense_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> Any:
+    found = _layers[layer]
+    assert isinstance(found, Dense)
+    return x.new_empty(found.extents(x.shape, constants[0].shape))
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
+    return _products[library](a, b)
+
+
+def _matmul_shape(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]))
+
+
+for _name, _run, _shape in (("dense", _dense, _dense_shape), ("matmul", _matmul, _matmul_shape)):
+    _library.impl(_name, _run, "CPU")
+    _library.impl(_name, torch.library.fallthrough_kernel, "AutogradCPU")  # no gradients: the backend has refused them
+    torch.library.register_fake(f"vortex::{_name}", _shape, lib=_library)
