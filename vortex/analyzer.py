@@ -99,6 +99,19 @@ def cover(loss: Array, weights: Array, most: int) -> list[int]:
     return chosen
 
 
+def packed_under_each(
+    strategies: Sequence[Strategy], rates: Rates, table: SlopeTable, lanes: int, packed: Domain, words: WordFormat
+) -> list[Strategy]:
+    """The same where B always comes packed: the panels of each L0 tile are as wide as the tile."""
+    widths = sorted({s.l0.n for s in strategies})
+    of_width = {width: tuple(s for s in strategies if s.l0.n == width) for width in widths}
+    return [
+        strategy
+        for width, those in of_width.items()
+        for strategy in best_under_each(Selector(those, rates, table, lanes, width, words), packed.shapes)
+    ]
+
+
 def choose_panel(
     rates: Rates,
     table: SlopeTable,
@@ -135,15 +148,18 @@ def analyze(
     """
     first, last = lattices(known)
     wide = Selector(tuple(strategies), rates, table, lanes, 1, words)
-    finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes)
-    if words:
+    if words and words.weights:
+        finalists = packed_under_each(strategies, rates, table, lanes, domain(first, [OperandB.PACKED], known), words)
+    else:
+        finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes)
+    if words and not words.weights:
         # Those that pack nothing serve packed operands alone, whose width is not chosen yet: priced as if B were plain.
         loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
         finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes)
     columns = {"n": packed} if packed else {}
     panel = choose_panel(rates, table, lanes, finalists, domain(first, [OperandB.PACKED], {**known, **columns}), words)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
-    over = domain(last, list(OperandB), known)
+    over = domain(last, [OperandB.PACKED] if words and words.weights else list(OperandB), known)
     loss, weights = losses(narrow, over.shapes, 1), np.array(over.weights, np.float32)
     if threads > 1:
         loss = np.concatenate([loss, losses(narrow, over.shapes, threads)])

@@ -188,6 +188,7 @@ def _write(library: Library[Any] | GpuLibrary, path: Path) -> None:
 
 GEMM_LAUNCHER = ("vortex.launcher", "GemmKernel")
 FUSED_LAUNCHER = ("vortex.fused", "FusedGemm")
+WEIGHTED_LAUNCHER = ("vortex.weighted", "WeightedGemm")
 LAUNCHERS = {
     "batch_gemm": ("vortex.batch_launcher", "BatchGemmKernel"),
     "grouped_gemm": ("vortex.grouped_launcher", "GroupedGemmKernel"),
@@ -206,7 +207,9 @@ def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: 
         manifest = library.manifest
         plain = manifest.operator != "gemm" or manifest.dtype == "float32"
         fused = not plain or operators.store_of(operators.rebuilt(manifest.operator, manifest.settings)).needed
-        home, launcher = LAUNCHERS.get(manifest.operator, FUSED_LAUNCHER if fused else GEMM_LAUNCHER)
+        product = FUSED_LAUNCHER if fused else GEMM_LAUNCHER
+        product = WEIGHTED_LAUNCHER if manifest.settings.get("weights") else product
+        home, launcher = LAUNCHERS.get(manifest.operator, product)
         return getattr(import_module(home), launcher)(library)
     operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
     fused = operators.finishing(operator) is not None
@@ -236,6 +239,8 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
         raise ShapeError(
             f"{told} on {device.name}: only CPU libraries know fixed extents so far; leave every extent open"
         )
+    if getattr(operator, "weights", None) and not device.is_cpu:
+        raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
     if invariant is None:
         return
     if invariant != "m":

@@ -93,7 +93,7 @@ def registers_needed(rows: int, vectors: int, in_flight: int = 1) -> int:
 def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
     """L0: every rows x vectors that the instruction set can hold in registers, with the level's utilization bounds."""
     level = rkernel.levels[0].level
-    isa, words = rkernel.hardware.multiplier(rkernel.operator.dtype), rkernel.hardware.words(rkernel.operator.dtype)
+    isa, words = rkernel.hardware.multiplier(rkernel.operator.dtype), rkernel.words
     in_flight = words.in_flight if words else 1
     initial = [(rows, vectors) for rows in range(1, isa.registers) for vectors in range(1, isa.registers)]
     fits = [(r, v) for r, v in initial if registers_needed(r, v, in_flight) <= isa.registers * level.max_utilization]
@@ -142,7 +142,7 @@ def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int, least_rows: int) -> 
 def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
     """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory."""
     level, hardware = rkernel.levels[1].level, rkernel.hardware
-    words = hardware.words(rkernel.operator.dtype)
+    words = rkernel.words
     item = 4 if words else rkernel.operator.item_bytes
     memory = hardware.memory(level.memory)
     capacity, line = memory.capacity_bytes // memory.shared_by, memory.line_bytes // item
@@ -212,7 +212,19 @@ def sieve(rkernel: RKernel) -> Sieve:
         # What is done to A is done while it is packed; of a turned product A is the other operand.
         strategies = [s for s in strategies if s.stage.pack_a and not s.stage.swap]
         return Sieve(tiles, tuple(strategies), (*admitted, Admitted("L1", "FilterByPrologue", len(strategies))))
-    if rkernel.hardware.words(rkernel.operator.dtype):
+    words = rkernel.words
+    if words and words.weights:
+        # They are packed beforehand, in panels of a few vectors, and a step of k at L1 begins with a group.
+        group, widest = (
+            words.weights.group or 1,
+            WIDEST_PANEL * rkernel.hardware.multiplier(rkernel.operator.dtype).lanes,
+        )
+        narrow = tuple(tile for tile in tiles if tile.n <= widest)
+        packed = tuple(
+            s for s in strategies if takes_packed(s) and s.l0.n <= widest and (s.l1.k >= WHOLE or s.l1.k % group == 0)
+        )
+        return Sieve(narrow, packed, (*admitted, Admitted("L1", "FilterByWeights", len(packed))))
+    if words:
         # Words are gathered for outer products: neither is the product turned over, nor are there dot products along k.
         return Sieve(tiles, tuple(strategies), admitted)
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)

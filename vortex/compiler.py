@@ -46,9 +46,10 @@ def compile(
     """
     versions = check_versions()
     clock = Stopwatch()
-    isa, words = hardware.multiplier(operator.dtype), hardware.words(operator.dtype)  # FilterByISA
+    isa = hardware.multiplier(operator.dtype)  # FilterByISA
     lanes = isa.lanes
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
+    words = rkernel.words
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
     conv = isinstance(operator, Conv2d)
@@ -78,10 +79,10 @@ def compile(
     empirical = measurable and rkernel.levels[0].empirical
     timer = Meter(objects, lanes, folder, words) if empirical else None
     used = tuple(f"{name} {found}" for name, found in versions.items())
-    profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype)
+    profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype, words)
     clock.lap("measure")
     progress("analyzing strategies", 0.7)
-    machine, table = rates(hardware, profile, operator.dtype), profile.slopes()
+    machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
     if words:
         machine = replace(machine, cores=1.0)  # products of words are not split along k
     known, packed = extents(operator), FILTERS if conv else None

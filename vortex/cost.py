@@ -243,8 +243,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     compute = ops.name("compute", tiles * across)
     one = ops.name("one", ops.where(full > 0.5, wide, narrow))
 
-    bytes_a, bytes_b, bytes_c = FLOAT * rows * k, FLOAT * k * columns, FLOAT * rows * columns
-    footprint = FLOAT * (p.m * p.k * p.items_a + p.k * p.n * p.items_b + p.m * p.n * p.batch)
+    bytes_a, bytes_b, bytes_c = FLOAT * rows * k, rates.bytes_b * k * columns, FLOAT * rows * columns
+    footprint = FLOAT * (p.m * p.k * p.items_a + p.m * p.n * p.batch) + rates.bytes_b * (p.k * p.n * p.items_b)
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
     run_bytes = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(columns, s.tile_n), row_bytes))
@@ -290,8 +290,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     exposed_b = (1.0 - s.pack_b) * bands * exposed(ops, first_b, across)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
-    block_b = FLOAT * depth * ops.least(columns, s.tile_n)
-    panel_b = FLOAT * depth * ops.least(columns, s.width)
+    block_b = rates.bytes_b * depth * ops.least(columns, s.tile_n)
+    panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
     again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte * crowded_a, first_a)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)

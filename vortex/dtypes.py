@@ -1,9 +1,92 @@
 """Element types of operands: their names and sizes."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from vortex.errors import DtypeError, ShapeError
 
 ITEM_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes of an element in memory. tfloat32 is float32 in memory and rounded to 10 bits of fraction by the multiplier."""
+
+
+WEIGHT_BITS = {"int4": 4, "int8": 8}
+"""What a weight may be kept in: signed integers."""
+GROUPS = (0, 16, 32, 64, 128, 256)
+"""Neighbours along k that may share a scale; 0 for a whole column."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How a B of quantized weights is kept: integers of `dtype`, a float32 scale for each `group` of them along k.
+
+    B[i, j] stands for q[i, j] scales[i // group, j]; a group of 0 is the whole column.
+    """
+
+    dtype: str = "int4"
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in WEIGHT_BITS:
+            raise DtypeError(f"Weights({self.dtype!r}): expected one of {sorted(WEIGHT_BITS)}; quantize to one of them")
+        if self.group not in GROUPS or isinstance(self.group, bool):
+            raise ShapeError(f"Weights(group={self.group!r}): expected one of {GROUPS}, 0 for a scale of each column")
+
+    @property
+    def per_word(self) -> int:
+        """Neighbours along k that share a 32-bit word of the packed operand."""
+        return 32 // WEIGHT_BITS[self.dtype]
+
+    @property
+    def largest(self) -> int:
+        return int(2 ** (WEIGHT_BITS[self.dtype] - 1)) - 1
+
+    @property
+    def bytes(self) -> float:
+        """Of one weight and its share of a scale that a group has; of one for a whole column nothing is counted."""
+        return WEIGHT_BITS[self.dtype] / 8 + (4 / self.group if self.group else 0.0)
+
+    def scales(self, k: int) -> int:
+        """Rows of scales that k rows of weights have."""
+        return -(-k // self.group) if self.group else 1
+
+    def lines(self, k: int) -> int:
+        """Lines of a packed panel: before the words of every group, its scales."""
+        return -(-k // self.per_word) + self.scales(k)
+
+    def quantize(self, b: Any, *, transpose: bool = False) -> tuple[Any, Any]:
+        """(q, scales) of a float32 b[k, n] ([n, k] with `transpose`), as they are packed.
+
+        q is int8 of the shape of b, rounded to the nearest; scales are float32 [groups, n] ([n, groups]), such that the
+        largest weight of a group is `largest` of them. Other rules (GPTQ, AWQ) may fill q and scales as well.
+        """
+        import numpy as np
+
+        b = np.asarray(b, np.float32)
+        plain = b.T if transpose else b
+        if plain.ndim != 2:
+            raise ShapeError(f"b has shape {b.shape}; expected two dimensions; reshape it")
+        q, scales = np.empty(plain.shape, np.int8), np.empty((self.scales(len(plain)), plain.shape[1]), np.float32)
+        for index in range(len(scales)):
+            lines = slice(index * self.group, (index + 1) * self.group) if self.group else slice(None)
+            scales[index] = np.abs(plain[lines]).max(axis=0, initial=0.0) / self.largest
+            step = np.where(scales[index] > 0, scales[index], np.float32(1))
+            q[lines] = np.clip(np.rint(plain[lines] / step), -self.largest, self.largest)
+        return (q.T.copy(), scales.T.copy()) if transpose else (q, scales)
+
+    def dequantize(self, q: Any, scales: Any, *, transpose: bool = False) -> Any:
+        """The float32 that every weight stands for, bit by bit what a call multiplies; arguments as of `pack`."""
+        import numpy as np
+
+        along = 1 if transpose else 0
+        count = q.shape[along]
+        spread = np.repeat(scales, self.group or max(count, 1), axis=along)
+        return q.astype(np.float32) * (spread[:, :count] if transpose else spread[:count])
+
+    def settings(self) -> dict[str, str | int]:
+        return {"dtype": self.dtype, "group": self.group}
+
+    def __str__(self) -> str:
+        return f"{self.dtype} in {f'groups of {self.group}' if self.group else 'columns'}"
 
 
 @dataclass(frozen=True)
@@ -19,6 +102,8 @@ class WordFormat:
     accumulator: str
     in_flight: int
     """Registers that a broadcast word, and what it is made from, pass through: measured, see docs/performance.md."""
+    weights: Weights | None = None
+    """Of a B that is widened in L0: it is packed beforehand, and k counts elements."""
 
     @property
     def item_bytes(self) -> int:
@@ -31,11 +116,21 @@ class WordFormat:
 
     @property
     def widened(self) -> bool:
-        return self.per_word == 1
+        return self.per_word == 1 and self.element != "float32"
+
+    @property
+    def per_line(self) -> int:
+        """Neighbours along k in one line of a packed B."""
+        return self.weights.per_word if self.weights else self.per_word
+
+    def lines(self, k: int) -> int:
+        """Lines of a packed panel of B."""
+        return self.weights.lines(k) if self.weights else -(-k // self.per_word) + 1
 
     @property
     def name(self) -> str:
-        return f"{self.element} widened" if self.widened else self.element
+        own = f"{self.element} widened" if self.widened else self.element
+        return f"{own} by {self.weights}" if self.weights else own
 
 
 FORMATS = (
@@ -43,6 +138,7 @@ FORMATS = (
     WordFormat("int8", 4, "int32", 5),
     WordFormat("bfloat16", 1, "float32", 1),
     WordFormat("float16", 1, "float32", 1),
+    *(WordFormat("float32", 1, "float32", 3, Weights(dtype, group)) for dtype in WEIGHT_BITS for group in GROUPS),
 )
 WORDS = {words.name: words for words in FORMATS}
 SUMS = {"int8": "int32"}

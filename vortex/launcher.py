@@ -45,12 +45,15 @@ UNMADE = -1
 class GemmKernel:
     """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
 
+    packing = "pack"
+    """The native function that lays a B out."""
+
     def __init__(self, library: Library) -> None:
         self.library = library
         self.manifest = library.manifest
         self._identity = library.identity
         self.module = module = native_module(library)
-        names = ("gemm", "gemm_new", "gemm_packed", "gemm_planned", "pack", "readable", "select", "time_selection")
+        calls, asked = ("gemm", "gemm_new", "gemm_packed", "gemm_planned"), ("readable", "select", "time_selection")
         (
             self._gemm,
             self._gemm_new,
@@ -60,7 +63,7 @@ class GemmKernel:
             self._readable,
             self._select,
             self._time,
-        ) = (module.get_function(name) for name in names)
+        ) = (module.get_function(name) for name in (*calls, self.packing, *asked))
         self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
         self._selector = self.manifest.selector()
         dots = any(strategy.stage.dot for strategy in self.strategies)
@@ -158,7 +161,7 @@ class GemmKernel:
                 data = aligned_zeros(lines * columns).reshape(lines, columns)
                 status = self._readable(exportable(b))
             else:
-                lines = -(-k // words.per_word) + 1 if words else k
+                lines = words.lines(k) if words else k
                 data = aligned_zeros(-(-n // panel) * lines * panel)
                 data = data.view(np.int32) if words else data
                 status = self._pack(exportable(b), data, flags)

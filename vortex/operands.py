@@ -54,6 +54,8 @@ REASONS: tuple[Refusal, ...] = (
     ),
     (OperandError, "has another element type than sums, so nothing can be added to it", "drop accumulate=True"),
     FIXED_EXTENT,
+    (OperandError, "is not packed", "quantized weights come packed: pass the result of pack(q, scales)"),
+    (OperandError, "has integers that the weights of this library do not", "clip them to its range"),
 )
 """In the order of the numbers of runtime/door.c."""
 

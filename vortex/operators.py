@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vortex import epilogue
 from vortex.axes import Access, Axis, Extent, Hint, Role, between, check_extent, often
 from vortex.convolution import Conv2d as Conv2d
-from vortex.dtypes import ITEM_BYTES, SUMS
+from vortex.dtypes import ITEM_BYTES, SUMS, Weights
 from vortex.epilogue import (
     NOTHING,
     Epilogue,
@@ -31,9 +31,9 @@ from vortex.reduction import Reduce
 from vortex.steps import Cast
 
 __all__ = [
-    "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Hint", "Operator", "Reduce", "between",
-    "bias", "cast", "clamp", "finishing", "gelu", "named", "often", "prologue_of", "rebuilt", "relu", "residual",
-    "scale", "settings", "silu", "store_of",
+    "OPERATORS", "BatchGemm", "Conv2d", "Epilogue", "Gemm", "GroupedGemm", "Hint", "Operator", "Reduce", "Weights",
+    "between", "bias", "cast", "clamp", "finishing", "gelu", "named", "often", "prologue_of", "rebuilt", "relu",
+    "residual", "scale", "settings", "silu", "store_of",
 ]  # fmt: skip
 
 
@@ -61,8 +61,12 @@ class Gemm:
     m: Extent = None
     n: Extent = None
     k: Extent = None
+    weights: Weights | None = None
+    """B is quantized and comes packed: `pack(q, scales)`. Every weight is widened to the float32 that it stands for."""
 
     def __post_init__(self) -> None:
+        if self.weights is not None:
+            check_weights(self)
         for name in "mnk":
             check_extent(name, getattr(self, name))
         check_epilogue("Gemm", self.epilogue, self.out_dtype)
@@ -233,6 +237,18 @@ class GroupedGemm:
         return np.concatenate(parts) if parts else np.zeros((0, right.shape[-1]))
 
 
+def check_weights(operator: Gemm) -> None:
+    """Quantized weights are widened to float32: other factors have no use for them."""
+    if not isinstance(operator.weights, Weights):
+        raise DtypeError(f"Gemm(weights={operator.weights!r}): expected Weights, such as Weights('int4', group=128)")
+    if operator.dtype != "float32":
+        raise DtypeError(
+            f"Gemm(dtype={operator.dtype!r}, weights={operator.weights}): expected float32 operands; cast A"
+        )
+    if operator.prologue:
+        raise DtypeError(f"Gemm(prologue={operator.prologue}, weights={operator.weights}): expected one or the other")
+
+
 def _check_float32(operator: str, dtype: str) -> None:
     if dtype != "float32":
         raise DtypeError(f"{operator}(dtype={dtype!r}): expected 'float32'; cast the operands")
@@ -285,14 +301,17 @@ def compiled_as(operator: Operator) -> Operator:
 
 def settings(operator: Operator) -> dict[str, Any]:
     """The fields of an operator as JSON knows them: what a library remembers."""
+    remembered = Epilogue | Hint | Weights
     return {
-        field.name: value.settings() if isinstance(value := getattr(operator, field.name), Epilogue | Hint) else value
+        field.name: value.settings() if isinstance(value := getattr(operator, field.name), remembered) else value
         for field in dataclasses.fields(operator)
     }
 
 
 def rebuilt(name: str, fields: Mapping[str, Any]) -> Operator:
     """The operator that a library was built from; one of a user's is rebuilt as the product whose fields it has."""
-    chains = {key: epilogue.rebuilt(fields[key]) for key in ("epilogue", "prologue") if key in fields}
+    chains: dict[str, Any] = {key: epilogue.rebuilt(fields[key]) for key in ("epilogue", "prologue") if key in fields}
     hints = {key: Hint.rebuilt(fields[key]) for key in "mnk" if isinstance(fields.get(key), list)}
+    if fields.get("weights"):
+        chains["weights"] = Weights(**fields["weights"])
     return OPERATORS.get(name, Gemm)(**{**fields, **chains, **hints})

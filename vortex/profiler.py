@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vortex.candidates import DOT_ROWS
+from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec
 from vortex.rates import Rates
 from vortex.selector import Array, SlopeTable
@@ -135,7 +136,13 @@ def measure(
     )
 
 
-def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> Profile:
+WIDENING = 4
+"""Instructions that make a vector of quantized weights float32, on as many ports again as multiply-adds have."""
+
+
+def compute(
+    spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = "float32", words: WordFormat | None = None
+) -> Profile:
     """The same figures from the spec alone, for a device that is not here: issue, latency, loads of one core."""
     isa, inner = spec.multiplier(dtype), spec.memories[0]
     loads_per_cycle = inner.bandwidth_bytes_per_s / (spec.clock_hz * isa.lanes * 4)
@@ -143,6 +150,8 @@ def compute(spec: HardwareSpec, shapes: Iterable[tuple[int, int]], dtype: str = 
     for rows, vectors in sorted(shapes):
         accumulators = rows * vectors
         cycles = max(accumulators / isa.issue_per_cycle, (rows + vectors) / loads_per_cycle, isa.latency_cycles)
+        if words and words.weights:
+            cycles += WIDENING * vectors / (2 * isa.issue_per_cycle)
         start = (12 + 2 * accumulators) / spec.clock_hz
         kernels.append(Measurement(rows, vectors, start, cycles / spec.clock_hz, 0.0))
     return Profile(
@@ -171,14 +180,15 @@ def acquire(
     timer: Timer | None,
     versions: tuple[str, ...],
     dtype: str = "float32",
+    words: WordFormat | None = None,
 ) -> Profile:
     """Measured where a timer runs on the device, else replayed, else computed; the profile says which."""
     if timer is not None:
         return measure(spec, shapes, lanes, timer, versions, dtype)
-    recorded = recording(spec, dtype=dtype)
+    recorded = None if words and words.weights else recording(spec, dtype=dtype)
     if recorded is not None and {(k.rows, k.vectors) for k in recorded.kernels} >= set(shapes):
         return recorded
-    return compute(spec, shapes, dtype)
+    return compute(spec, shapes, dtype, words)
 
 
 @dataclass(frozen=True)
@@ -232,7 +242,7 @@ class Effects:
 EFFECTS = Effects()
 
 
-def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32") -> Rates:
+def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None) -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
     budget, isa = spec.level("L1").max_utilization, spec.multiplier(dtype)
@@ -257,6 +267,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32") -> Rates
         l3_bytes=outer.capacity_bytes * EFFECTS.outer_share * max(1, spec.cores // outer.shared_by),
         l1_ways=float(l1.ways),
         line_bytes=float(l1.line_bytes),
+        bytes_b=words.weights.bytes if words and words.weights else 4.0,
         l2_byte=EFFECTS.fill / l2.bandwidth_bytes_per_s,
         l3_byte=1 / outer.bandwidth_bytes_per_s,
         l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,

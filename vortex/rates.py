@@ -38,6 +38,8 @@ class Rates:
     l3_bytes: float
     l1_ways: float
     line_bytes: float
+    bytes_b: float
+    """Of an element of B in memory."""
     l2_byte: float
     """Seconds per byte that one core reads from L2."""
     l3_byte: float

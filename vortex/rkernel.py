@@ -13,6 +13,7 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from vortex.axes import Role
+from vortex.dtypes import WORDS, WordFormat
 from vortex.gpu_hardware import GpuSpec
 from vortex.hardware import HardwareSpec, Level
 from vortex.operators import Operator
@@ -71,6 +72,12 @@ class RKernel(Generic[H]):
     operator: Operator
     hardware: H
     levels: tuple[RLevel, ...]
+
+    @property
+    def words(self: RKernel[HardwareSpec]) -> WordFormat | None:
+        """How the operands of a product reach the multiplier of a CPU; None as they are, float32."""
+        dtype, weights = self.operator.dtype, getattr(self.operator, "weights", None)
+        return WORDS[f"{dtype} by {weights}"] if weights else self.hardware.words(dtype)
 
 
 def decompose(operator: Operator, hardware: H) -> RKernel[H]:

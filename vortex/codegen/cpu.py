@@ -40,6 +40,7 @@ SOURCES = (
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = ("threads.c", "scratch.c", "store.c", "words.c", "select.c", "door.c")
+WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16
 STAGES = tuple(
     LoadStage(layout, rows_first, pack_a, pack_b)
@@ -301,9 +302,10 @@ def emit_library(
     compile_object([function, *addition.costs], cpu_target(llvm_cpu), costs_object, share=False)
     declared = library_table(strategies, selector.strategies, selector, parts, least_parallel)
     table.write_text("\n".join([declared, *addition.table, ""]))
-    runtime = WORD_SOURCES if selector.words else SOURCES
+    words = selector.words
+    runtime = (WEIGHT_SOURCES if words.weights else WORD_SOURCES) if words else SOURCES
     sources = [RUNTIME / name for name in (*runtime, *addition.sources)]
-    defines = [f"VX_PRICED={padded}", *(word_defines(selector.words) if selector.words else []), *addition.defines]
+    defines = [f"VX_PRICED={padded}", *(word_defines(words) if words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
     link(library, [*kernels, costs_object], [table, *sources], [headers], defines)
     return library

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -65,8 +66,16 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     which counts where `flip` is not 0. The store stage is run as in `cpu_nest.nest`.
     """
     rows_first, load_a, load_b = stage.rows_first, stage.load_a, stage.load_b
-    per_word, item = words.per_word, words.item_bytes
+    per_word, item, weights = words.per_word, words.item_bytes, words.weights
     element, line = words.stored, LINE * 4 // item
+
+    def line_of(step: Any) -> Any:
+        """Where the words of this step of k begin in a packed panel."""
+        if weights is None:
+            return step + 1
+        if weights.group:
+            return T.truncdiv(step, weights.group) * (weights.group // weights.per_word + 1)
+        return T.truncdiv(step, weights.per_word) + 1
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -184,7 +193,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                 T.Cast("int32", vecs),
                                 T.address_of(A[corner + i * lda] if load_a == "none" else SA[i * kept]),
                                 T.address_of(
-                                    B[held + (p0 + 1) * panel] if load_b == "none" else SB[t * stride + width]
+                                    B[held + line_of(p0) * panel] if load_b == "none" else SB[t * stride + width]
                                 ),
                                 T.address_of(C[place]),
                                 T.address_of(B[held] if load_b == "none" else SB[t * stride]),

@@ -7,9 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from vortex.codegen.cpu_nest import STORE_SYMBOL
+from vortex.codegen.cpu_weights import weight_kernel
 from vortex.codegen.cpu_words import WordTile, imported_ir, word_kernel
 from vortex.codegen.cpu_words_load import (
+    COLUMNS_SYMBOL,
     INTERLEAVE_SYMBOL,
+    ROWS_SYMBOL,
     TURN_SYMBOL,
     columns_kernel,
     interleave_kernel,
@@ -18,7 +21,7 @@ from vortex.codegen.cpu_words_load import (
 )
 from vortex.codegen.cpu_words_nest import DISPATCH_SYMBOL, WORD_STAGES, WordStage, word_dispatch, word_nest
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.dtypes import WordFormat
+from vortex.dtypes import Weights, WordFormat
 from vortex.errors import CodegenError
 
 BATCH = 8
@@ -30,7 +33,7 @@ def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_c
     functions = []
     for tile in tiles:
         try:
-            functions.append(word_kernel(tile, lanes, words))
+            functions.append((weight_kernel if words.weights else word_kernel)(tile, lanes, words))
         except Exception as error:
             raise CodegenError(
                 f"L0 {words.name} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
@@ -43,14 +46,16 @@ def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm
 
 
 def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = (interleave_kernel, turn_kernel, rows_kernel, columns_kernel)
+    of_b = () if words.weights else (interleave_kernel, turn_kernel)
+    kernels = (*of_b, rows_kernel, columns_kernel)
     functions = [word_dispatch(tiles), *(kernel(words, lanes) for kernel in kernels)]
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
 def word_stages(words: WordFormat) -> list[WordStage]:
-    """The nests of a format: what is widened cannot be read as it lies."""
-    return [stage for stage in WORD_STAGES if stage.load_a != "none" or not words.widened]
+    """The nests of a format: an A that is widened cannot be read as it lies, and quantized weights come packed."""
+    of_a = [stage for stage in WORD_STAGES if stage.load_a != "none" or not words.widened]
+    return [stage for stage in of_a if stage.load_b == "none" or not words.weights]
 
 
 def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Task]:
@@ -65,6 +70,7 @@ def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Tas
 
 
 LOAD = "(const void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t)"
+LOAD_A = "(const void *, void *, int64_t, int64_t, int64_t, int64_t)"
 KERNEL = (
     "(int32_t, int32_t, const void *, const void *, void *, const void *, int64_t, int64_t, int64_t, int64_t, int32_t, "
     "int32_t, int32_t)"
@@ -79,20 +85,29 @@ NEST = (
 def word_measuring_table(words: WordFormat, lanes: int) -> str:
     """C source that hands the emitted functions to `runtime/measure.c`, which counts in words."""
     per = words.per_word
-    return f"""#include <stdint.h>
-extern int32_t {DISPATCH_SYMBOL}{KERNEL};
-extern int32_t {INTERLEAVE_SYMBOL}{LOAD};
+    loads = f"""extern int32_t {INTERLEAVE_SYMBOL}{LOAD};
 extern int32_t {TURN_SYMBOL}{LOAD};
-typedef int32_t (*any)();
-static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c, int64_t depth, int64_t lda,
-                       int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {{
-  return {DISPATCH_SYMBOL}(rows, vectors, a, b, c, b, depth, lda * {per}, ldb, ldc, last, accumulate, 0);
-}}
 static int32_t copy(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
   return {INTERLEAVE_SYMBOL}(source, target, rows * {per}, columns, stride, width, width * (rows + 1));
 }}
 static int32_t turn(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
   return {TURN_SYMBOL}(source, target, rows * {per}, columns, stride * {per}, width, width * (rows + 1));
+}}"""
+    if words.weights:  # only A passes load stages
+        loads = f"""extern int32_t {ROWS_SYMBOL}{LOAD_A}, {COLUMNS_SYMBOL}{LOAD_A};
+static int32_t copy(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
+  return {ROWS_SYMBOL}(source, target, columns, rows, stride, width);
+}}
+static int32_t turn(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
+  return {COLUMNS_SYMBOL}(source, target, columns, rows, stride, width);
+}}"""
+    return f"""#include <stdint.h>
+extern int32_t {DISPATCH_SYMBOL}{KERNEL};
+typedef int32_t (*any)();
+{loads}
+static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c, int64_t depth, int64_t lda,
+                       int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {{
+  return {DISPATCH_SYMBOL}(rows, vectors, a, b, c, b, depth, lda * {per}, ldb, ldc, last, accumulate, 0);
 }}
 static any const layouts[] = {{(any)compute, (any)compute}}, loads[] = {{(any)copy, (any)turn}};
 any const *vx_l0_layouts(void) {{ return layouts; }}
@@ -118,5 +133,12 @@ def word_defines(words: WordFormat) -> list[str]:
     whole = int(words.widened)
     return [
         "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}", f"VX_FLIPS={signed}",
-        f"VX_WIDENED={whole}",
+        f"VX_WIDENED={whole}", *weight_defines(words.weights),
     ]  # fmt: skip
+
+
+def weight_defines(weights: Weights | None) -> list[str]:
+    """Macros of `runtime/`: how many weights a word of B has, how many share a scale, and the largest."""
+    if not weights:
+        return []
+    return [f"VX_PER_LINE={weights.per_word}", f"VX_GROUP={weights.group}", f"VX_LARGEST={weights.largest}"]

@@ -23,7 +23,9 @@ enum {
   BAD_EXTRAS,
   BAD_EXTRA_SHAPE,
   NO_SUMS,
-  FIXED_EXTENT
+  FIXED_EXTENT,
+  NOT_PACKED,
+  WIDE_WEIGHT
 };
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
@@ -145,6 +147,7 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
     call->n = n;
     if (k != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   } else {
+    if (VX_WEIGHTS) return REFUSE(NOT_PACKED, OPERAND_B);
     if ((refused = read_matrix(&args[1], OPERAND_B, &vx_factor, &b))) return refused;
     col_b = !!(flags & TRANSPOSE_B) ^ b.is_transposed;
     call->n = col_b ? b.rows : b.columns;
@@ -243,6 +246,28 @@ EXPORT int __tvm_ffi_readable(void *self, const TVMFFIAny *args, int32_t count, 
   return answer(result, read_matrix(&args[0], OPERAND_B, &vx_factor, &b));
 }
 
+#if VX_WEIGHTS
+/* pack_weights(q, scales, target, flags): q[k, n] and scales[groups, n], or both transposed. */
+EXPORT int __tvm_ffi_pack_weights(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  const vx_operand bytes = {kDLInt, 8, VX_PER_ELEMENT}, floats = {kDLFloat, 32, VX_PER_ELEMENT};
+  matrix q, scales;
+  const DLTensor *t;
+  char *room;
+  int refused, turned = !!(args[3].v_int64 & TRANSPOSE_B);
+  if ((refused = read_matrix(&args[0], OPERAND_B, &bytes, &q)) || (refused = read_matrix(&args[1], OPERAND_EXTRA, &floats, &scales)) ||
+      (refused = read_elements(&args[2], OPERAND_OUT, 1, &vx_packed, &t, &room)))
+    return answer(result, refused);
+  int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed;
+  int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : 1;
+  if ((scales_turned ? scales.rows : scales.columns) != n || (scales_turned ? scales.columns : scales.rows) != groups)
+    return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA));
+  if (t->shape[0] != vx_steps(n, vx_panel) * vx_packed_lines(k) * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  if (vx_pack_weights((const int8_t *)q.data, q_turned ? 1 : q.stride, q_turned ? q.stride : 1, (const float *)scales.data,
+                      scales_turned ? 1 : scales.stride, scales_turned ? scales.stride : 1, n, k, (int32_t *)room))
+    return answer(result, REFUSE(WIDE_WEIGHT, OPERAND_B));
+  return answer(result, 0);
+}
+#else
 /* pack(b, target, flags): panels of vx_panel columns, each k lines; columns past the last are left as they are. */
 EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   matrix b;
@@ -274,6 +299,7 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
 #endif
   return answer(result, 0);
 }
+#endif
 
 static vx_call shape_only(const TVMFFIAny *args) {
   return (vx_call){.m = args[0].v_int64, .n = args[1].v_int64, .k = args[2].v_int64, .lda = args[3].v_int64,
