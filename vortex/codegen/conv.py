@@ -36,6 +36,8 @@ FILLED = 0.8
 """Least share of the tallest tile that such a micro-kernel holds: rows of pixels are cut into tiles of like heights."""
 NEAR = 0.6
 """Share of the first cache that the rows under a depthwise filter may take."""
+KEPT = 0.5
+"""Share of what operands may take of the outermost cache from which on they are fetched as if from memory."""
 MOST_ROWS = 33
 
 
@@ -106,6 +108,7 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         f"const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{slides}}};",
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
         f"const int64_t vx_conv_far = {round(second.capacity_bytes / second.shared_by * RESIDENT)};",
+        f"const int64_t vx_conv_memory = {round(selector.rates.l3_bytes * KEPT)};",
         f"const float vx_conv_columns[] __attribute__((aligned(64))) = {{{c_floats(walks)}}};",
         *winograd_table(lanes, round(selector.rates.registers)),
     )

@@ -113,7 +113,8 @@ extern const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1];
  * the tile, where the input starts and ends, and `x_r`, `w_r`, `w_s` follow. */
 #define VX_SLIDING 8
 extern const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1];
-extern const int64_t vx_conv_near, vx_conv_far; /* bytes of input that should stay in the first, and in the second cache */
+/* Bytes of input that should stay in the first, and in the second cache; of operands that are too many for all caches. */
+extern const int64_t vx_conv_near, vx_conv_far, vx_conv_memory;
 extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
