@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,6 +127,14 @@ class TestResults:
         wide, w = integers(2, 9, 40, 8), integers(20, channels, 3, 5, seed=1)
         for x in (wide[..., 2 : 2 + channels], wide[:, :, ::3, :channels], wide[:, ::2, :, :channels]):
             assert (conv(x, w, padding=2) == conv.operator.reference(x, w, padding=2)).all()
+
+    def test_depthwise_from_memory(self, conv: ConvKernel):
+        """Rows are fetched ahead where operands are many: the bits are those of fewer channels at a time."""
+        x, w = integers(1, 112, 112, 128), integers(128, 1, 3, 3, seed=1)
+        whole = conv(x, w, padding=1, stride=1, groups=128)
+        for few in (slice(0, 64), slice(64, 128)):
+            part = conv(np.ascontiguousarray(x[..., few]), w[few], padding=1, groups=64)
+            assert (whole[..., few] == part).all()
 
     def test_channels_last_in_memory_under_the_other_name(self, conv_nchw: ConvKernel):
         x, w = integers(2, 8, 9, 5).transpose(0, 3, 1, 2), integers(6, 5, 3, 3)
@@ -378,6 +387,37 @@ class TestSelection:
         for _ in range(500):
             numbers = [int(x) for x in generator.integers((1, 1, 1, 1, 0, 1), (9, 6, 4, 4, 9, 12))]
             assert taps_seen(*numbers) == counted(*numbers), numbers
+
+
+class TestExplanation:
+    @pytest.mark.parametrize(
+        ("x", "w", "where", "told"),
+        [
+            ((1, 56, 56, 64), (64, 64, 3, 3), {"padding": 1}, "direct, tiles of at most .* pixels of a row"),
+            ((64, 4, 4, 192), (384, 192, 3, 3), {"stride": 2, "padding": 1}, "images, one pixel of each"),
+            ((1, 56, 56, 3), (64, 3, 7, 7), {"stride": 2, "padding": 3}, "direct along lines"),
+            ((1, 56, 56, 96), (96, 1, 7, 7), {"padding": 3, "groups": 96}, "depthwise, grid .*96 groups|96 groups"),
+            ((1, 56, 56, 64), (64, 64, 1, 1), {}, "gemm 3136x64x64 .*packed B"),
+        ],
+    )
+    def test_families(self, conv: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict, told: str):
+        found = conv.explain(x, w, threads=2, **where)
+        assert re.search(told, str(found))
+        assert found.gflops > 0 and found.plan.seconds > 0
+        assert all(rival.seconds >= found.plan.seconds for rival, _ in found.rivals)
+
+    def test_the_plan_is_the_one_that_runs_and_its_terms_add_up(self, conv_library: Library):
+        kernel = ConvKernel(conv_library)
+        for where in ({"padding": 1}, {"padding": 1, "stride": 2}):
+            found = kernel.explain((2, 30, 30, 64), (64, 64, 3, 3), threads=1, **where)
+            assert found.plan == kernel.plan((2, 30, 30, 64), (64, 64, 3, 3), threads=1, **where)
+            unhidden = sum(value for name, value in found.terms.items() if name not in ("total", "traffic"))
+            assert unhidden <= found.terms["total"] * 1.001 <= (unhidden + found.terms["traffic"]) * 1.01
+        assert "Winograd" in str(kernel.explain((2, 30, 30, 64), (64, 64, 3, 3), threads=1, padding=1))
+
+    def test_what_is_empty_has_no_plan(self, conv: ConvKernel):
+        with pytest.raises(ShapeError, match="no output"):
+            conv.explain((0, 8, 8, 4), (5, 4, 3, 3))
 
 
 class TestLibrary:

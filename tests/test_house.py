@@ -120,6 +120,7 @@ MODULES = (
     "threads",
     "shapes",
     "explain",
+    "conv_explain",
     "gpu_explain",
     "native",
     "launcher",

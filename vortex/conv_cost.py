@@ -10,7 +10,7 @@ that its pixels see. Taps in the padding cost nothing; at an edge, tiles take mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from vortex.cost import EPSILON, FLOAT, NEVER, MeasuredArithmetic, Value, exposed, micro_kernel, source_byte
 from vortex.rates import Rates
@@ -80,8 +80,12 @@ class ConvCost:
     total: Value
     compute: Value
     exposed: Value
+    copying: Value
     traffic: Value
     start: Value
+
+    def terms(self) -> dict[str, Value]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: ConvProblem) -> ConvCost:
@@ -134,5 +138,7 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     each = ops.name("each", outputs * (p.seen * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)
     moved = (p.input_bytes + 2.0 * FLOAT * p.batch * p.out_h * p.out_w * p.filters) / p.active * source
     depthwise = ops.where(walks, NEVER, waves * (each + exposed(ops, moved, each)) + start)
-    total = ops.where(p.depthwise > 0.5, depthwise, direct)
-    return ConvCost(total, compute, waiting, traffic, start)
+    alone = p.depthwise > 0.5
+    compute, traffic = ops.where(alone, each, compute), ops.where(alone, moved, traffic)
+    total, waiting = ops.where(alone, depthwise, direct), ops.where(alone, 0.0, waiting)
+    return ConvCost(total, compute, waiting, copying, traffic, start)

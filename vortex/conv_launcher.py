@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from vortex import operators
+from vortex.conv_explain import ConvExplanation, explain
 from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, tallest
 from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
+from vortex.explain import Explanation
 from vortex.library import Library, write
 from vortex.native import native_module
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
@@ -222,6 +224,15 @@ class ConvKernel:
         """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
         shape = _shape(self.operator, x, w, window(stride, padding, dilation, groups))
         return self.selected(shape, thread_count(threads))
+
+    def explain(
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: Any = 1, threads: int | None = None,
+    ) -> ConvExplanation | Explanation:  # fmt: skip
+        """Why such a call runs as it does: each cost term and the runners-up; that of a product where it is one."""
+        shape, count = _shape(self.operator, x, w, window(stride, padding, dilation, groups)), thread_count(threads)
+        forms = self.forms(shape.weights, shape.window.groups)
+        return explain(self.manifest, self.selector, shape, self.selected(shape, count), count, forms)
 
     def selected(self, shape: ConvShape, threads: int) -> ConvPlan:
         """What the native selector picks, priced by its mirror."""

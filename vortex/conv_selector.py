@@ -24,7 +24,7 @@ DIRECT = 1
 """The form of packed weights that direct families read, as runtime/vortex_runtime.h has it."""
 FEW_CHANNELS = 4
 """With so many channels at most a row of a filter's taps is one run, as runtime/vortex_runtime.h has it."""
-WALKS = ("pixels of a row", "a pixel of several images")
+WALKS = ("pixels of a row", "images, one pixel of each")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class ConvPlan:
     def __str__(self) -> str:
         if self.family == "winograd":
             return f"{self.blocking}, grid {self.grid.m}x{self.grid.n}"
-        if self.family not in ("direct", "lines"):
+        if self.family == "depthwise":
+            return f"depthwise, grid {self.grid.m}x{self.grid.n}"
+        if self.family == "gemm":
             return self.family
         read = "direct" if self.family == "direct" else "direct along lines"
         return f"{read}, tiles of at most {self.rows} {WALKS[self.walk_batch]}, grid {self.grid.m}x{self.grid.n}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,12 +85,8 @@ class Explanation:
             f"{what} {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
             f"L0 costs are {self.basis}",
             f"plan   {plan.strategy}; L2 grid {plan.grid}{shared}",
-            f"cost   {_time(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
-            *(
-                f"  {name:<12} {_time(value)}{NOTES.get(name, '')}"
-                for name, value in self.terms.items()
-                if value >= SHOWN_S and name != "total"
-            ),
+            f"cost   {time_text(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
+            *term_lines(self.terms),
             *self._demanded(),
             *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
             *([f"load   {self.prologue} on A while it is packed: every plan packs A"] * bool(self.prologue)),
@@ -98,22 +95,28 @@ class Explanation:
         for rival, costs in self.rivals:
             lines.append(
                 f"  {rival.seconds / plan.seconds:6.3f}x  {rival.strategy}; grid {rival.grid}; "
-                f"loses in {_loses_in(self.terms, costs)}"
+                f"loses in {loses_in(self.terms, costs)}"
             )
         lines.append("candidates admitted")
         lines += [f"  {name:<24} {count}" for name, count in self.sieve.items()]
         return "\n".join(lines)
 
 
-def _loses_in(winner: dict[str, float], loser: dict[str, float]) -> str:
+def term_lines(terms: Mapping[str, float]) -> list[str]:
+    """A line for each part of a cost."""
+    parts = ((name, value) for name, value in terms.items() if value >= SHOWN_S and name != "total")
+    return [f"  {name:<12} {time_text(value)}{NOTES.get(name, '')}" for name, value in parts]
+
+
+def loses_in(winner: Mapping[str, float], loser: Mapping[str, float]) -> str:
     """The term that costs the loser most more; the families have no terms in common, only a total."""
     alike = winner.keys() == loser.keys()
     excess = {name: loser[name] - winner[name] for name in winner if (name != "total") == alike and name in loser}
     name = max(excess, key=lambda name: excess[name])
-    return f"{name} (+{_time(excess[name]).strip()})" if excess[name] >= SHOWN_S else "no term: a tie"
+    return f"{name} (+{time_text(excess[name]).strip()})" if excess[name] >= SHOWN_S else "no term: a tie"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:8.2f} {unit}"
