@@ -46,6 +46,7 @@ MODULES = (
     "candidates",
     "reduction_tiles",
     "rates",
+    "effects",
     "cost",
     "selector",
     "winograd_cost",

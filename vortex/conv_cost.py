@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from vortex.cost import EPSILON, FLOAT, NEVER, MeasuredArithmetic, Value, exposed, micro_kernel, source_byte
+from vortex.cost import NEVER
+from vortex.effects import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, micro_kernel, source_byte
 from vortex.rates import Rates
 
 TAP_ISSUES = 20.0

@@ -13,31 +13,20 @@ F_parallel counts the tasks of every product of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
 
+from vortex.effects import (
+    EPSILON,
+    FLOAT,
+    Arithmetic,
+    MeasuredArithmetic,
+    Value,
+    exposed,
+    latency,
+    micro_kernel,
+    reading,
+    source_byte,
+)
 from vortex.rates import FETCHED_AHEAD, Rates
-
-Value = Any
-"""A float32 scalar, an array of them over strategies, or a TVM expression."""
-
-
-class Arithmetic(Protocol):
-    """The few operations a cost needs beyond + - * /."""
-
-    def least(self, x: Value, y: Value) -> Value: ...
-    def most(self, x: Value, y: Value) -> Value: ...
-    def floor(self, x: Value) -> Value: ...
-    def ceil(self, x: Value) -> Value: ...
-    def where(self, condition: Value, x: Value, y: Value) -> Value: ...
-    def name(self, label: str, x: Value) -> Value:
-        """Give a shared intermediate a name (TVM binds it once; NumPy passes it through)."""
-
-
-class MeasuredArithmetic(Arithmetic, Protocol):
-    """With the measured micro-kernels of a CPU."""
-
-    def slope(self, vectors: Value, rows: Value) -> Value:
-        """Seconds per step of k of the L0 micro-kernel of that many vectors and rows; 0 for an empty one."""
 
 
 @dataclass(frozen=True)
@@ -119,59 +108,11 @@ class Cost:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-EPSILON = 1e-4
-"""Keeps a quotient by a rounded reciprocal from crossing the next integer; extents up to 10^4 tiles stay exact."""
 NEVER = 1e30
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
-FLOAT = 4.0
-ENTRY = 0.6
-"""Share of an empty call that one more task takes until it is in its L1 nest: all that it divides and looks up."""
-
-
-def micro_kernel(
-    ops: MeasuredArithmetic, rates: Rates, height: Value, vectors: Value, depth: Value, steps: Value
-) -> Value:
-    """cost(L0): start-up per reduction step and a measured slope; the height may lie between two integers."""
-    low = ops.name("low", ops.floor(height + EPSILON))
-    below = ops.slope(vectors, low)
-    above = ops.slope(vectors, low + 1.0)
-    slope = below + ops.most(height - low, 0.0) * (above - below)
-    return depth * slope + steps * ops.where(
-        vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0
-    )
-
-
-def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
-    """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off.
-
-    With r = load / compute, r^4 / (1 + r + r^2 + r^3) tends to r - 1 above 1 and is 0.03 at one half, 0.25 at 1.
-    """
-    ratio = ops.name("ratio", ops.least(load / ops.most(compute, 1e-12), 1e9))
-    square = ops.name("square", ratio * ratio)
-    return compute * (square * (square / (1.0 + ratio + square + square * ratio)))
-
-
-def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
-    """Seconds per byte from where operands of that many bytes in all live when a call finds them warm."""
-    shared = ops.most(rates.l3_byte, rates.l3_byte_shared * active)
-    memory = ops.most(rates.dram_byte, rates.dram_byte_shared * active)
-    beyond = ops.where(footprint <= rates.l3_bytes, shared, memory)
-    return ops.where(footprint <= rates.l2_bytes * active, rates.l2_byte, beyond)
-
-
-def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
-    """Seconds until a line arrives from where so many bytes live; nothing from L2, which the core hides."""
-    beyond = ops.where(footprint <= rates.l3_bytes, rates.l3_latency, rates.dram_latency)
-    return ops.where(footprint <= rates.l2_bytes * active, 0.0, beyond)
-
-
-def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
-    """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
-
-    `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
-    """
-    return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
+PAGE = 4096.0
+"""Bytes past whose end no prefetcher follows a row."""
 
 
 def part(ops: Arithmetic, p: Problem) -> Value:
@@ -185,7 +126,9 @@ def adding(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
     return further * (3.0 * source_byte(ops, rates, further, p.active))
 
 
-def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value, waves: Value) -> tuple[Value, Value]:
+def dot_products(
+    ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
+) -> tuple[Value, Value]:
     """Seconds of all tasks of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
     turned, k = p.transposed > 0.5, ops.name("dot_part", part(ops, p))
     columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
@@ -199,14 +142,16 @@ def dot_products(ops: Arithmetic, rates: Rates, p: Problem, source: Value, waves
     tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
     issues = ops.most(rows * columns, ops.most((rows + columns) * rates.dot_load, rates.latency_issues))
     body = issues * rates.multiply_add
-    fold = rows * columns * 10.0 * rates.multiply_add
-    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.tile_start))
+    fold = rows * columns * rates.fold
+    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.dot_enter))
     short = FLOAT * columns * k
     # What streams past the short side takes half of L1.
     again = tiles * reading(ops, rates, 2.0 * short, short, short * rates.l2_byte, short * source)
     load = ops.name("dot_load", FLOAT * share * k * source + again)
     turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
-    once = compute + exposed(ops, load, compute)
+    pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
+    waits = pages * latency(ops, rates, footprint, p.active) * rates.page
+    once = compute + waits + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
 
@@ -236,8 +181,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     steps = ops.name("steps", ops.most(ops.ceil(k * s.per_tile_k - EPSILON), 1.0))
 
     loose = ops.name("loose", (1.0 - prepacked) * (1.0 - s.pack_b))
-    wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, k, steps))
-    narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, k, steps))
+    entered = ops.name("entered", steps * (rates.tile_enter + height * rates.tile_row))
+    wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, k, steps) + entered)
+    narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, k, steps) + ops.where(rest > 0.5, entered, 0.0))
     split = loose * k * (full * s.vectors + rest) * rates.split
     across = ops.name("across", full * wide + narrow + split)
     compute = ops.name("compute", tiles * across)
@@ -262,7 +208,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))
     visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * k * blocks * wait * rates.visit
-    packing = s.pack_b * (k * columns * filling + visits) + s.pack_a * rows * k * blocks * (
+    staged = blocks * (steps * rates.stage_start + k * ops.where(transposed > 0.5, 0.0, rates.copy_row))
+    packing = s.pack_b * (k * columns * filling + visits + staged) + s.pack_a * rows * k * blocks * (
         rates.copy + FLOAT * (source + rates.l2_byte)
     )
 
@@ -309,7 +256,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
     written = bytes_c * (2.0 + ops.where(columns <= FETCHED_AHEAD, 0.0, (1.0 - s.swap) * rates.strewn * extra))
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
-    turning = s.swap * rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
+    turning = s.swap * (
+        rates.turn_start + rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
+    )
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
     task = busy + exposed(ops, traffic, busy) + packing + turning
@@ -317,9 +266,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
     parts = ops.name("parts", adding(ops, rates, p))
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
-    entering = (waves - 1.0) * (ENTRY * rates.call)  # the first is part of the call
-    outer = ops.where(accepted > 0.5, waves * task + entering + start + parts, NEVER)
-    dot, possible = dot_products(ops, rates, p, source, waves)
+    dot, possible = dot_products(ops, rates, p, footprint, source, waves)
+    start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
+    outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning
     return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing, traffic, start, parts)

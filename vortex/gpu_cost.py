@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from vortex.cost import Arithmetic, Value
+from vortex.effects import Arithmetic, Value
 
 
 @dataclass(frozen=True)

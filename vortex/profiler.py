@@ -231,8 +231,26 @@ class Effects:
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
     """How many times its bytes a C costs more whose rows are all further ones."""
-    dot_load: float = 1.5
+    dot_load: float = 2.7
     """Multiply-adds in whose time the dot family loads one vector: many of its loads straddle two lines."""
+    page: float = 0.5
+    """Share of the latency that the dot family sees at each page of a long row."""
+    dot_enter_cycles: float = 12.0
+    """Cycles between one of its micro-kernels and the next,"""
+    fold_cycles: float = 2.5
+    """and to add up and store one of its sums."""
+    tile_enter_cycles: float = 12.0
+    """Cycles between one micro-kernel and the next in an L1 nest,"""
+    tile_row_cycles: float = 2.8
+    """and for each of its rows."""
+    nest_s: float = 1.3e-7
+    """Seconds in which a task gets into its L1 nest."""
+    stage_start_s: float = 2e-8
+    """Seconds to begin a block of the CacheBuffer,"""
+    copy_row_cycles: float = 8.0
+    """to begin one of its rows where they are copied,"""
+    turn_start_s: float = 2e-8
+    """and to begin turning the product back over."""
     fill: float = 1.0
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     call_s: float = 1e-7
@@ -289,5 +307,14 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         dot_load=EFFECTS.dot_load,
+        page=EFFECTS.page,
+        dot_enter=EFFECTS.dot_enter_cycles / spec.clock_hz,
+        fold=EFFECTS.fold_cycles / spec.clock_hz,
+        tile_enter=EFFECTS.tile_enter_cycles / spec.clock_hz,
+        tile_row=EFFECTS.tile_row_cycles / spec.clock_hz,
+        nest=EFFECTS.nest_s,
+        stage_start=EFFECTS.stage_start_s,
+        copy_row=EFFECTS.copy_row_cycles / spec.clock_hz,
+        turn_start=EFFECTS.turn_start_s,
         collision=EFFECTS.collision_share * profile.collision,
     )

@@ -20,6 +20,18 @@ class Rates:
     """Seconds to enter and leave one micro-kernel, whatever its size."""
     tile_vector: float
     """Seconds to clear and store one accumulator."""
+    tile_enter: float
+    """Seconds between one micro-kernel and the next in an L1 nest, whatever their height,"""
+    tile_row: float
+    """and for each row: what an address and a prefetch take that do not overlap with the multiply-adds of others."""
+    nest: float
+    """Seconds in which a task gets into its L1 nest."""
+    stage_start: float
+    """Seconds to begin a block of the CacheBuffer,"""
+    copy_row: float
+    """to begin one of its rows where they are copied,"""
+    turn_start: float
+    """and to begin turning the product back over."""
     copy: float
     """Seconds to copy one element into the CacheBuffer."""
     transpose: float
@@ -77,5 +89,11 @@ class Rates:
     """How many times its bytes a C costs more whose rows are all further ones."""
     dot_load: float
     """Multiply-adds in whose time the dot family loads one vector."""
+    page: float
+    """Share of the latency that it sees at each page of a long row."""
+    dot_enter: float
+    """Seconds between one of its micro-kernels and the next,"""
+    fold: float
+    """and to add up and store one sum."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""

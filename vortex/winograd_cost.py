@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from vortex.cost import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, latency, micro_kernel, source_byte
+from vortex.effects import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, latency, micro_kernel, source_byte
 from vortex.rates import Rates
 from vortex.selector import Array
 from vortex.winograd import ALGORITHMS

@@ -1,0 +1,80 @@
+"""Physical effects that the costs of CPUs are made of, each one pure function; `ops` as in `vortex/cost.py`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from vortex.rates import Rates
+
+Value = Any
+"""A float32 scalar, an array of them over strategies, or a TVM expression."""
+
+
+class Arithmetic(Protocol):
+    """The few operations a cost needs beyond + - * /."""
+
+    def least(self, x: Value, y: Value) -> Value: ...
+    def most(self, x: Value, y: Value) -> Value: ...
+    def floor(self, x: Value) -> Value: ...
+    def ceil(self, x: Value) -> Value: ...
+    def where(self, condition: Value, x: Value, y: Value) -> Value: ...
+    def name(self, label: str, x: Value) -> Value:
+        """Give a shared intermediate a name (TVM binds it once; NumPy passes it through)."""
+
+
+class MeasuredArithmetic(Arithmetic, Protocol):
+    """With the measured micro-kernels of a CPU."""
+
+    def slope(self, vectors: Value, rows: Value) -> Value:
+        """Seconds per step of k of the L0 micro-kernel of that many vectors and rows; 0 for an empty one."""
+
+
+EPSILON = 1e-4
+"""Keeps a quotient by a rounded reciprocal from crossing the next integer; extents up to 10^4 tiles stay exact."""
+FLOAT = 4.0
+"""Bytes of an element."""
+
+
+def micro_kernel(
+    ops: MeasuredArithmetic, rates: Rates, height: Value, vectors: Value, depth: Value, steps: Value
+) -> Value:
+    """cost(L0): start-up per reduction step and a measured slope; the height may lie between two integers."""
+    low = ops.name("low", ops.floor(height + EPSILON))
+    below = ops.slope(vectors, low)
+    above = ops.slope(vectors, low + 1.0)
+    slope = below + ops.most(height - low, 0.0) * (above - below)
+    return depth * slope + steps * ops.where(
+        vectors > 0.5, rates.tile_start + height * vectors * rates.tile_vector, 0.0
+    )
+
+
+def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
+    """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off.
+
+    With r = load / compute, r^4 / (1 + r + r^2 + r^3) tends to r - 1 above 1 and is 0.03 at one half, 0.25 at 1.
+    """
+    ratio = ops.name("ratio", ops.least(load / ops.most(compute, 1e-12), 1e9))
+    square = ops.name("square", ratio * ratio)
+    return compute * (square * (square / (1.0 + ratio + square + square * ratio)))
+
+
+def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
+    """Seconds per byte from where operands of that many bytes in all live when a call finds them warm."""
+    shared = ops.most(rates.l3_byte, rates.l3_byte_shared * active)
+    memory = ops.most(rates.dram_byte, rates.dram_byte_shared * active)
+    beyond = ops.where(footprint <= rates.l3_bytes, shared, memory)
+    return ops.where(footprint <= rates.l2_bytes * active, rates.l2_byte, beyond)
+
+
+def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
+    """Seconds until a line arrives from where so many bytes live; nothing from L2, which the core hides."""
+    beyond = ops.where(footprint <= rates.l3_bytes, rates.l3_latency, rates.dram_latency)
+    return ops.where(footprint <= rates.l2_bytes * active, 0.0, beyond)
+
+
+def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
+    """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
+
+    `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
+    """
+    return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
