@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from eval import machine
 from eval.operator_cases import OperatorCase
@@ -13,6 +13,7 @@ from eval.roofline import Limits, RooflineError, better, roofline_seconds, roofl
 from eval.stats import Timing, summarize
 from eval.suites import Case
 
+T = TypeVar("T")
 ATTEMPTS = 3
 PAUSE_SECONDS = 5.0
 
@@ -52,7 +53,7 @@ class Run:
         self.limits = better(self.limits, machine.limits(self.threads))
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[T], turn: int) -> list[T]:
     at = turn % len(names) if names else 0
     return [*names[at:], *names[:at]]
 

@@ -13,7 +13,19 @@ pytest.importorskip("psutil")
 
 from eval import machine, paper, plans
 from eval.oracle import Trial
-from eval.reproduce import analyzers, backends, overheads, pages, registry, run, sampled, selection, summary, vendors
+from eval.reproduce import (
+    analyzers,
+    backends,
+    overheads,
+    pages,
+    registry,
+    run,
+    sampled,
+    selection,
+    static,
+    summary,
+    vendors,
+)
 from eval.reproduce.result import Options, Page, Result
 from eval.suites import Case
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
@@ -321,3 +333,17 @@ class TestSampled:
         page = sampled.table6([measured(1, "a", [row])])
         assert "[128, 256) (sampled) | 1 | 0.90x" in page.blocks[1]
         assert "| 130x768x2304 | 0.90 | [128, 256) | the kernel |" in page.losses[1]
+
+
+class TestStatic:
+    def test_a_shape_that_tvm_cannot_do_is_told(self):
+        def row(system: str, seconds: float | None):
+            about = {"m": 1, "n": 2, "k": 3, "id": "s/0", "detail": "64 trials in 9 s", "system": system}
+            return about | {"seconds": seconds, "error": None if seconds else "no rule", "error_kind": "AbsentError"}
+
+        page = static.static(
+            [measured(1, "s/0", [row("vortex", 2.0), row("tvm_metaschedule", 1.0), row("tvm_dlight", None)])]
+        )
+        assert "| s/0 | 1x2x3 | 2000000.0 | 0.50 | - | 64 trials in 9 s |" in page.blocks[1]
+        assert "no rule" in page.blocks[-1]
+        assert "| 1x2x3 | MetaSchedule | 0.50 |" in page.losses[1]

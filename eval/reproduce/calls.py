@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from eval import machine
 from eval.alternate import ATTEMPTS, PAUSE_SECONDS, rotated
@@ -14,6 +14,7 @@ from eval.stats import Timing, summarize
 from eval.vortex_systems import load_gemm
 from eval.worker import measure_warm
 
+K = TypeVar("K", bound=Hashable)
 ROUNDS, SMOKE_ROUNDS = 3, 2
 SECONDS, SMOKE_SECONDS = 0.05, 0.01
 
@@ -25,13 +26,13 @@ def product(options: Options) -> Any:
     return load_gemm(options.threads)
 
 
-def in_turn(calls: Mapping[str, Callable[[], Any]], options: Options) -> dict[str, Line]:
+def in_turn(calls: Mapping[K, Callable[[], Any]], options: Options) -> dict[K, Line]:
     """Figures of each call: seconds (median over rounds of each round's fastest), spread, and so on.
 
     The calls take turns, the order rotated; each was called before.
     """
     rounds, seconds = (SMOKE_ROUNDS, SMOKE_SECONDS) if options.smoke else (ROUNDS, SECONDS)
-    found: dict[str, list[Timing]] = {name: [] for name in calls}
+    found: dict[K, list[Timing]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in rotated(list(calls), number):
             found[name].append(measure_warm(calls[name], seconds))

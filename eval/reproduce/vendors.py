@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -44,11 +45,16 @@ def open_vendors(options: Options, stack: ExitStack) -> Measure:
     return open_systems(options, stack, GEMM_SYSTEMS)[0]
 
 
-def open_systems(options: Options, stack: ExitStack, products: Sequence[str]) -> tuple[Measure, Run]:
-    """Workers of the systems, `products` for single products; started when a case first needs them."""
+def open_systems(
+    options: Options, stack: ExitStack, products: Sequence[str], timeout: float = EFFORT.timeout
+) -> tuple[Measure, Run]:
+    """Workers of the systems, `products` for single products; started when a case first needs them.
+
+    A system has `timeout` seconds for a request.
+    """
     if options.library:
         os.environ["VORTEX_EVAL_LIBRARY"] = options.library
-    effort = SMOKE_EFFORT if options.smoke else EFFORT
+    effort = replace(SMOKE_EFFORT if options.smoke else EFFORT, timeout=timeout)
     run = Run(options.threads, options.seed, machine.limits(options.threads), {}, options.allow_busy)
     started: dict[tuple[str, ...], tuple[dict[str, WorkerProcess], dict[str, WorkerError]]] = {}
 
