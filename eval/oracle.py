@@ -130,10 +130,10 @@ def score(trials: Sequence[Trial], chosen: str, fixed0: str, fixed: str) -> Scor
 
 
 def check_all(
-    calls: Mapping[str, Callable[[], Any]], families: Mapping[str, bool], operands: Operands
+    calls: Mapping[str, Callable[[], Any]], families: Mapping[str, bool | str], operands: Operands
 ) -> dict[str, float]:
     """Checks the first of a family against float64 and all others against the first, bit by bit; seconds of each."""
-    firsts: dict[bool, np.ndarray] = {}
+    firsts: dict[bool | str, np.ndarray] = {}
     seconds: dict[str, float] = {}
     for label, call in calls.items():
         operands.out.fill(np.nan)

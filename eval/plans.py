@@ -10,26 +10,37 @@ from typing import Any
 
 def strategy(plan: Any) -> str:
     """The strategy in words, the same for every shape it serves."""
+    if plan.regions:
+        return f"pattern {plan.pattern}"
     return str(plan.strategy)
 
 
 def label(plan: Any) -> str:
     """Strategy and grid in words: different for any two plans of a shape."""
+    if plan.regions:
+        regions = "; ".join(f"{r.rows}x{r.columns} by {r.index}, grid {r.grid}" for r in plan.regions)
+        return f"pattern {plan.pattern}: {regions}"
     return f"{plan.strategy}, grid {plan.grid}"
 
 
 def level0(plan: Any) -> str:
     """The register tile, which the paper's Static1 keeps fixed."""
+    if plan.regions:
+        return f"pattern {plan.pattern}"
     return str(plan.strategy.l0)
 
 
-def family(plan: Any) -> bool:
-    """Plans of one family give the same bits: outer products, or dot products along k."""
+def family(plan: Any) -> bool | str:
+    """Plans of one family give the same bits: outer products, or dot products along k; regions may be of both."""
+    if plan.regions:
+        return label(plan)
     return bool(plan.strategy.stage.dot)
 
 
 def deed(plan: Any, m: int, n: int, k: int) -> Any:
     """What a plan does to this shape: a cut past the end of an axis cuts nothing, so many strategies do the same."""
+    if plan.regions:
+        return label(plan)
     l0, l1, stage, grid = plan.strategy.l0, plan.strategy.l1, plan.strategy.stage, plan.grid
     if stage.dot:
         return stage, grid.m * grid.n, grid.k

@@ -49,6 +49,8 @@ MODULES = (
     "effects",
     "cost",
     "selector",
+    "regions",
+    "polymerize",
     "winograd_cost",
     "winograd_selector",
     "conv_cost",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import pytest
@@ -10,7 +10,21 @@ import pytest
 from vortex.cost import NEVER, Problem, predict
 from vortex.errors import VortexError
 from vortex.launcher import GemmKernel
-from vortex.selector import DEEP, MOST_PARTS, Grid, NumpyArithmetic, OperandB, Selector, Shape, grids, problem
+from vortex.polymerize import polymerize, select
+from vortex.regions import PATTERNS, Answer, Machine, as_plan, flat
+from vortex.selector import (
+    DEEP,
+    MOST_PARTS,
+    Family,
+    Grid,
+    LaunchPlan,
+    NumpyArithmetic,
+    OperandB,
+    Selector,
+    Shape,
+    grids,
+    problem,
+)  # fmt: skip
 
 SHAPES = 100_000
 
@@ -37,11 +51,22 @@ def native(gemm: GemmKernel, shape: Shape, threads: int) -> tuple[int, Grid]:
     return plan.index, plan.grid
 
 
-def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[tuple[int, Grid]]:
+@dataclass(frozen=True)
+class Mirrored:
+    """What the Python selector picks: without regions, on one thread, and the family of both."""
+
+    plain: LaunchPlan
+    alone: LaunchPlan
+    family: Family
+
+
+def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
     """`Selector.select` of many shapes at once: the same expressions, shapes down and strategies across."""
-    chosen: list[tuple[int, Grid]] = [(0, Grid(1, 1))] * len(shapes)
-    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
+    nothing = LaunchPlan(0, selector.strategies[0], Grid(1, 1), NEVER)
+    chosen, alone = [nothing] * len(shapes), [nothing] * len(shapes)
     families = [selector.family(shape) if maybe_split(shape, selector) else None for shape, _ in shapes]
+    known = {place: family for place, family in enumerate(families) if family}
+    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
     for threads, splits in sorted(
         {(count, f.splits if f else 1) for (_, count), f in zip(shapes, families, strict=True)}
     ):
@@ -61,10 +86,46 @@ def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[tuple[in
             total = np.where(dots[None] == dot[:, None], total, np.float32(NEVER))
             index = total.argmin(axis=1)
             value = total[np.arange(len(places)), index]
+            workers = min(threads, grid.m * grid.n * grid.k)
             for row in np.flatnonzero(value < least):
-                chosen[places[row]] = (int(index[row]), grid)
+                strategy = selector.strategies[index[row]]
+                chosen[places[row]] = LaunchPlan(int(index[row]), strategy, grid, float(value[row]), workers)
+            if grid == Grid(1, 1):
+                for row, place in enumerate(places):
+                    alone[place] = chosen[place]
+                    known.setdefault(place, Family(bool(dot[row]), 1))
             least = np.minimum(value, least)
-    return chosen
+    return [Mirrored(plain, single, known[at]) for at, (plain, single) in enumerate(zip(chosen, alone, strict=True))]
+
+
+def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[Mirrored]) -> dict[int, LaunchPlan]:
+    """`polymerize.select` of many shapes at once, where it finds regions: all searches are answered together."""
+    machine = Machine.of(selector)
+    running = {
+        place: polymerize(shape, threads, machine, plan.alone, plan.plain, plan.family)
+        for place, ((shape, threads), plan) in enumerate(zip(shapes, plans, strict=True))
+    }
+    found: dict[int, LaunchPlan] = {}
+    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
+    answers: dict[int, Answer | None] = dict.fromkeys(running)
+    while answers:
+        asked = {}
+        for place, answer in answers.items():
+            try:
+                asked[place] = running[place].send(answer)  # type: ignore[arg-type]  # None starts a generator
+            except StopIteration as done:
+                if done.value:
+                    found[place] = as_plan(done.value, selector, shapes[place][1])
+        rows = [astuple(problem(r.shape, r.grid, r.cores, selector.rates, r.others)) for r in asked.values()]
+        if not rows:
+            break
+        columns = Problem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
+        total = np.asarray(predict(ops, selector.float32_rates, selector.columns, columns).total)
+        family = np.array([r.dot for r in asked.values()])[:, None]
+        total = np.where(dots[None] == family, total, np.float32(NEVER))
+        index = total.argmin(axis=1)
+        answers = {place: Answer(int(index[row]), total[row, index[row]]) for row, place in enumerate(asked)}
+    return found
 
 
 def maybe_split(shape: Shape, selector: Selector) -> bool:
@@ -72,23 +133,50 @@ def maybe_split(shape: Shape, selector: Selector) -> bool:
     return shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * selector.rates.cores <= MOST_PARTS
 
 
+@pytest.fixture(scope="module")
+def shapes() -> list[tuple[Shape, int]]:
+    return random_shapes(SHAPES, 1)
+
+
+@pytest.fixture(scope="module")
+def mirrored(gemm: GemmKernel, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
+    return mirror(gemm.manifest.selector(), shapes)
+
+
 def test_many_at_once_is_one_by_one(gemm: GemmKernel) -> None:
-    shapes, selector = random_shapes(300, 3), gemm.manifest.selector()
-    plans = [selector.select(shape, threads) for shape, threads in shapes]
-    assert mirror(selector, shapes) == [(plan.index, plan.grid) for plan in plans]
+    some, selector = random_shapes(300, 3), gemm.manifest.selector()
+    plans, many = [selector.select(shape, threads) for shape, threads in some], mirror(selector, some)
+    assert [plan.plain for plan in many] == plans
+    cut = regions_of(selector, some, many)
+    assert [cut.get(at, plan) for at, plan in enumerate(plans)] == [select(selector, *asked) for asked in some]
 
 
-def test_the_mirror_picks_the_same_plan(gemm: GemmKernel) -> None:
-    shapes = random_shapes(SHAPES, 1)
-    selector = gemm.manifest.selector()
-    expected = mirror(selector, shapes)
+def test_the_mirror_picks_the_same_plan(
+    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Mirrored]
+) -> None:
+    expected = [(plan.plain.index, plan.plain.grid) for plan in mirrored]
     different = [s for s, plan in zip(shapes, expected, strict=True) if gemm.native_choice(*s) != plan]
+    assert not different, f"{len(different)} of {SHAPES} differ, the first {different[:3]}"
+
+
+def test_the_mirror_cuts_the_same_regions(
+    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Mirrored]
+) -> None:
+    cut = regions_of(gemm.manifest.selector(), shapes, mirrored)
+    assert cut, "no shape is cut into regions: nothing is compared"
+    different = []
+    for place, asked in enumerate(shapes):
+        plan, (pattern, regions) = cut.get(place), gemm.native_regions(*asked)
+        expected = flat(plan.regions) if plan else []
+        if [x for region in regions for x in region] != expected or (plan and PATTERNS[pattern] != plan.pattern):
+            different.append(asked)
     assert not different, f"{len(different)} of {SHAPES} differ, the first {different[:3]}"
 
 
 def test_plan_reports_the_native_choice(gemm: GemmKernel) -> None:
     for shape, threads in random_shapes(200, 2):
-        assert native(gemm, shape, threads) == gemm.native_choice(shape, threads)
+        if not gemm.native_regions(shape, threads)[1]:
+            assert native(gemm, shape, threads) == gemm.native_choice(shape, threads)
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 3), (4, 6), (6, 7)])

@@ -86,6 +86,8 @@ class Problem:
     items_a: Value
     """How many A's there are: fewer than products where several share one."""
     items_b: Value
+    others: Value
+    """Bytes of operands that other regions of the same call touch."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     one = ops.name("one", ops.where(full > 0.5, wide, narrow))
 
     bytes_a, bytes_b, bytes_c = FLOAT * rows * k, rates.bytes_b * k * columns, FLOAT * rows * columns
-    footprint = FLOAT * (p.m * p.k * p.items_a + p.m * p.n * p.batch) + rates.bytes_b * (p.k * p.n * p.items_b)
+    operands = FLOAT * (p.m * p.k * p.items_a + p.m * p.n * p.batch) + rates.bytes_b * (p.k * p.n * p.items_b)
+    footprint = operands + p.others
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
     run_bytes = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(columns, s.tile_n), row_bytes))

@@ -36,8 +36,11 @@ def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
 def terms(selector: Selector, shape: Shape, plan: LaunchPlan) -> dict[str, float]:
     """Predicted seconds of one plan, by term; in `total` are the last wave and start-up too.
 
-    The dot family has a formula of its own, whose parts have no names: one term.
+    The dot family has a formula of its own, whose parts have no names: one term. So is the fullest core of regions.
     """
+    if plan.regions:
+        start = selector.rates.call + (selector.rates.thread_start if plan.workers > 1 else 0.0)
+        return {"regions": plan.seconds - start, "start": start, "total": plan.seconds}
     costs = selector.costs(shape, plan.grid, plan.workers).terms()
     found = {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
     if plan.strategy.stage.dot:
@@ -62,6 +65,8 @@ class Explanation:
     """What the store stage does to each element, if anything."""
     prologue: str = ""
     """What is done to each element of A while it is packed."""
+    regions: tuple[str, ...] = ()
+    """Where several micro-kernels serve the call: what each does."""
     free: LaunchPlan | None = None
     """Where the library is invariant: the best plan if it were not."""
 
@@ -84,7 +89,10 @@ class Explanation:
         lines = [
             f"{what} {s.m}x{s.n}x{s.k} ({s.b.value} B) on {self.hardware}, {self.threads} thread(s); "
             f"L0 costs are {self.basis}",
-            f"plan   {plan.strategy}; L2 grid {plan.grid}{shared}",
+            f"plan   pattern {plan.pattern}, {len(self.regions)} regions that share one pool of tasks"
+            if self.regions
+            else f"plan   {plan.strategy}; L2 grid {plan.grid}{shared}",
+            *(f"  {region}" for region in self.regions),
             f"cost   {time_text(plan.seconds)}, {self.gflops:.1f} GFLOP/s predicted",
             *term_lines(self.terms),
             *self._demanded(),
@@ -108,6 +116,15 @@ def term_lines(terms: Mapping[str, float]) -> list[str]:
     return [f"  {name:<12} {time_text(value)}{NOTES.get(name, '')}" for name, value in parts]
 
 
+def regions_in_words(plan: LaunchPlan, selector: Selector) -> tuple[str, ...]:
+    """What each region of a polymerized plan does."""
+    return tuple(
+        f"rows {r.row} to {r.row + r.rows}, columns {r.column} to {r.column + r.columns}: "
+        f"{selector.strategies[r.index]}; grid {r.grid}, {time_text(float(r.task)).strip()} a task"
+        for r in plan.regions
+    )
+
+
 def loses_in(winner: Mapping[str, float], loser: Mapping[str, float]) -> str:
     """The term that costs the loser most more; the families have no terms in common, only a total."""
     alike = winner.keys() == loser.keys()
@@ -128,7 +145,7 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
     operator = rebuilt(manifest.operator, manifest.settings)
     rivals: dict[int, LaunchPlan] = {}
     for rival in plans(selector, shape, threads):
-        if rival.index != plan.index:
+        if rival.index != plan.index or plan.regions:
             rivals.setdefault(rival.index, rival)
     nearest = list(rivals.values())[:5]
     return Explanation(
@@ -142,6 +159,7 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
         store=str(store_of(operator)),
+        regions=regions_in_words(plan, selector),
         prologue=str(prologue) if (prologue := prologue_of(operator)) else "",
         free=manifest.free_selector().select(shape, threads) if manifest.invariant else None,
     )

@@ -12,6 +12,7 @@ from vortex.errors import DtypeError, OperandError, UnknownNameError, VortexErro
 from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
 from vortex.library import Library
 from vortex.operands import OPERANDS, UNREADABLE, PackedOperand, described, exportable, refuse_gradients
+from vortex.regions import planned
 from vortex.selector import LaunchPlan
 from vortex.steps import Operand
 
@@ -76,8 +77,8 @@ class FusedGemm(GemmKernel):
         data, sizes = b, tuple[int, ...]()
         if type(b) is PackedOperand:
             data, flags, sizes = self._laid_out(b, flags)
-        planned = (*(sizes or (0, 0)), int(bool(sizes)), plan.index, plan.grid.m, plan.grid.n, plan.grid.k)
-        return self._stored(self._planned, (a, data, out, flags, *planned), extras, (a, b, out))
+        given = (*(sizes or (0, 0)), int(bool(sizes)), *planned(plan))
+        return self._stored(self._run_plan(plan), (a, data, out, flags, *given), extras, (a, b, out))
 
     def _stored(self, run: Any, arguments: tuple[Any, ...], extras: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Call the native door and return the output."""

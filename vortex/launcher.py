@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vortex import explain as explaining
+from vortex import regions as polymers
 from vortex.axes import fixed
 from vortex.candidates import WIDEST_PANEL, dot_tiles
 from vortex.dtypes import WORDS
@@ -178,16 +179,33 @@ class GemmKernel:
     def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
         shape, count = self._shape(m, n, k, **operands), thread_count(threads)
+        pattern, regions = self.native_regions(shape, count)
+        if regions:
+            return polymers.priced(self._selector, shape, count, pattern, regions)
         return self._priced(shape, *self.native_choice(shape, count), count)
 
+    def polymerize(self, on: bool) -> None:
+        """Whether calls may be served by several micro-kernels, each for a region of the output; at first they may.
+
+        For all callers of the library. The last bits of a result whose residue is a region may be others without.
+        """
+        self.module.get_function("polymerizing")(int(on))
+
+    def native_regions(self, shape: Shape, threads: int) -> tuple[int, list[list[int]]]:
+        """The regions that the native selector cuts a call into, as `polymerize.priced` takes them; none for most."""
+        ask, arguments = self.module.get_function("regions"), (*select_arguments(shape), threads)
+        return polymers.chosen(lambda place: int(ask(*arguments, place)))
+
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
-        """What the native selector picks: the index of a strategy, and the grid."""
+        """What the native selector picks without regions: the index of a strategy, and the grid."""
         choice = int(self._select(*select_arguments(shape), threads))
         return choice & 0xFFFF, Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
 
     def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
-        """Every plan the selector chooses from for this shape."""
-        return explaining.plans(self._selector, self._shape(m, n, k, **operands), thread_count(threads))
+        """Every plan the selector chooses from for this shape, and the polymerized one if that is its choice."""
+        chosen = self.plan(m, n, k, threads=threads, **operands)
+        found = explaining.plans(self._selector, self._shape(m, n, k, **operands), thread_count(threads))
+        return [chosen, *found] if chosen.regions else found
 
     def run(
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
@@ -201,11 +219,14 @@ class GemmKernel:
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        cut = plan.grid.m, plan.grid.n, plan.grid.k
-        status = self._planned(exportable(a), exportable(data), out, flags, n, k, int(packed), plan.index, *cut)
+        operands = exportable(a), exportable(data), out, flags, n, k, int(packed)
+        status = self._run_plan(plan)(*operands, *polymers.planned(plan))
         if status:
             raise self._refusal(status, a, b, out)
         return out
+
+    def _run_plan(self, plan: LaunchPlan) -> Any:
+        return self.module.get_function("gemm_regions") if plan.regions else self._planned
 
     def predict(self, m: Any, n: Any, k: Any, *, threads: int | None = None, **operands: Any) -> Any:
         """Predicted seconds of a call; arrays of extents are broadcast and give an array."""

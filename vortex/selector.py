@@ -85,14 +85,33 @@ class Family:
 
 
 @dataclass(frozen=True)
+class Region:
+    """A rectangle of the output with a strategy, by its index, and a grid of its own; `task` in seconds."""
+
+    row: int
+    column: int
+    rows: int
+    columns: int
+    grid: Grid
+    index: int
+    task: np.float32
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """What runs: a strategy of the library by its index, the grid, and how many threads share the tasks."""
+    """What runs: a strategy of the library by its index, the grid, and how many threads share the tasks.
+
+    A polymerized plan has regions; strategy and grid are then those of the first.
+    """
 
     index: int
     strategy: Strategy
     grid: Grid
     seconds: float
     workers: int = 1
+    regions: tuple[Region, ...] = ()
+    pattern: str = ""
+    """Of `polymerize.PATTERNS`."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +192,9 @@ def spacing(stride: int, span: float, item_bytes: int = 4) -> float:
     return float(math.gcd(stride * item_bytes, int(span)))
 
 
-def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
+def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.float32 | None = None) -> Problem:
+    """A call, or a region of one: while `threads` are at work on all regions, which touch `others` bytes elsewhere."""
+    tasks = shape.batch * grid.m * grid.n * grid.k
     return Problem(
         m=F32(shape.m),
         n=F32(shape.n),
@@ -188,10 +209,11 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates) -> Problem:
         grid_m=F32(grid.m),
         grid_n=F32(grid.n),
         splits=F32(grid.k),
-        active=F32(min(threads, shape.batch * grid.m * grid.n * grid.k)),
+        active=F32(min(threads, tasks) if others is None else threads),
         batch=F32(shape.batch),
         items_a=F32(shape.items_a or shape.batch),
         items_b=F32(shape.items_b or shape.batch),
+        others=F32(0) if others is None else others,
     )
 
 
@@ -255,10 +277,10 @@ class Selector:
     def float32_rates(self) -> Rates:
         return Rates(*(F32(value) for value in astuple(self.rates)))  # type: ignore[arg-type]  # float32, not float
 
-    def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
-        """Predicted seconds of every strategy, term by term."""
+    def costs(self, shape: Shape, grid: Grid, threads: int, others: np.float32 | None = None) -> Cost:
+        """Predicted seconds of every strategy, term by term; of a region of a call with `others`, see `problem`."""
         ops = NumpyArithmetic(self.table)
-        asked = problem(shape.in_words(self.words), grid, threads, self.rates)
+        asked = problem(shape.in_words(self.words), grid, threads, self.rates, others)
         return predict(ops, self.float32_rates, self.columns, asked)
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:

@@ -35,8 +35,8 @@ Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
 
 SOURCES = (
-    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "batch.c", "grouped.c", "select.c",
-    "door.c", "batch_door.c",
+    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "regions.c", "batch.c", "grouped.c",
+    "select.c", "polymerize.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = ("threads.c", "scratch.c", "store.c", "words.c", "select.c", "door.c")
@@ -233,6 +233,7 @@ def library_table(
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
+            f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
             f"const int64_t vx_fixed[3] = {{{extents}}};",

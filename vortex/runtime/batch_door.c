@@ -155,7 +155,8 @@ static int run(vx_batch *batch, const vx_plan *given) {
   vx_call *call = &batch->call;
   if (call->m == 0 || call->n == 0 || vx_products(batch) == 0) return 0;
   int alone = vx_products(batch) == 1;
-  vx_plan plan = given ? *given : alone ? vx_select(call, vx_get_threads()) : vx_select_products(batch, vx_get_threads());
+  if (alone && !given) return vx_run(call) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0;
+  vx_plan plan = given ? *given : vx_select_products(batch, vx_get_threads());
   return (alone ? vx_execute(call, &plan) : vx_execute_batch(batch, &plan)) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0;
 }
 

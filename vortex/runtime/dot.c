@@ -1,5 +1,5 @@
 /* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in one tile of columns. */
-#include "vortex_runtime.h"
+#include "tasks.h"
 
 /* Elements: a cache line, how far to fetch ahead, and the longest row for which that is done all along it. */
 #define LINE 16
@@ -8,14 +8,6 @@
 #define FIRST 128
 /* Tiles whose sums a store stage finishes together. */
 #define TILES 8
-
-typedef struct {
-  const vx_call *call;
-  const float *x, *y;
-  float *parts;
-  int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
-  int over_b; /* the rows are those of B as stored, columns of C */
-} job;
 
 static int64_t short_side(const vx_call *call) {
   return call->transpose_b && call->m < call->n ? call->m : call->n;
@@ -28,7 +20,7 @@ int64_t vx_dot_columns(const vx_call *call) {
 }
 
 /* Sums of a part of k for the rows `row` to `end`; the first goes to `c`. */
-static void run_rows(const job *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
+static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
                      int64_t column_stride) {
   const float *x = work->x + part->first, *y = work->y + part->first;
   int64_t tallest = vx_dot_rows[work->columns], ahead = part->depth < FIRST ? part->depth : FIRST;
@@ -46,8 +38,8 @@ static void run_rows(const job *work, const vx_part *part, int64_t row, int64_t 
   }
 }
 
-static void run_task(void *context, int64_t index) {
-  const job *work = context;
+void vx_run_dots(void *context, int64_t index) {
+  const vx_dotted *work = context;
   int64_t row = index % work->blocks * work->rows_per_task, end = row + work->rows_per_task;
   vx_part part = vx_part_of(work->call, work->parts, work->splits, index / work->blocks);
   int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
@@ -74,10 +66,9 @@ static void run_task(void *context, int64_t index) {
   }
 }
 
-/* The operands by their roles; a B whose columns are not contiguous is turned over into scratch. 0, or 1 when memory is out. */
-static int prepare(const vx_call *call, const vx_plan *plan, job *prepared) {
+int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   int over_b = call->transpose_b && call->m < call->n;
-  job work = {.call = call, .columns = short_side(call), .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
+  vx_dotted work = {.call = call, .columns = short_side(call), .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
               .over_b = over_b};
   work.x = over_b ? call->b : call->a;
   work.ldx = over_b ? call->ldb : call->lda;
@@ -86,7 +77,8 @@ static int prepare(const vx_call *call, const vx_plan *plan, job *prepared) {
   work.ldy = over_b ? call->lda : call->ldb;
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
     int64_t line = (call->k + LINE - 1) / LINE * LINE; /* no vector of it straddles two lines */
-    float *turned = vx_scratch((size_t)(line * call->n + 1) * sizeof(float));
+    /* Parts of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
+    float *turned = (plan->splits > 1 ? vx_scratch : vx_shared_scratch)((size_t)(line * call->n + 1) * sizeof(float));
     if (!turned) return 1;
     vortex_transpose(call->b, turned, call->n, call->k, call->ldb, line);
     work.y = turned;
@@ -99,17 +91,17 @@ static int prepare(const vx_call *call, const vx_plan *plan, job *prepared) {
 }
 
 int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
-  job work;
-  if (prepare(call, plan, &work)) return 1;
+  vx_dotted work;
+  if (vx_dots_of(call, plan, &work)) return 1;
   if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
-  vx_parallel(run_task, &work, work.blocks * work.splits);
+  vx_parallel(vx_run_dots, &work, work.blocks * work.splits);
   vx_add_parts(call, work.parts, plan->splits);
   return 0;
 }
 
 int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index) {
-  job work;
-  if (prepare(call, plan, &work)) return 1;
-  run_task(&work, index);
+  vx_dotted work;
+  if (vx_dots_of(call, plan, &work)) return 1;
+  vx_run_dots(&work, index);
   return 0;
 }

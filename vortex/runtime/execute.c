@@ -1,17 +1,5 @@
 /* L2 of a GEMM: the output cut into grid_m x grid_n blocks and k into parts, each task of one of both one call of an L1 nest. */
-#include "vortex_runtime.h"
-
-#include <stdatomic.h>
-
-typedef struct {
-  vx_call call;         /* turned over if the strategy is */
-  const vx_call *whole; /* as it was given */
-  const vx_strategy *strategy;
-  vx_nest nest;
-  int64_t grid_m, grid_n, splits, tile_k, rows_per_task, columns_per_task;
-  float *parts;
-  atomic_int out_of_memory;
-} job;
+#include "tasks.h"
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
@@ -19,7 +7,7 @@ static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) 
 
 /* One L1 nest over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
  * `store` is seen from that row and from column 0. */
-static void run_nest(const job *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
+static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
                      int64_t column, int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
@@ -43,8 +31,8 @@ static void store_turned(const vx_call *call, const vx_store *store, const float
   }
 }
 
-static void run_task(void *context, int64_t index) {
-  job *work = context;
+void vx_run_outer(void *context, int64_t index) {
+  vx_outer *work = context;
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t blocks = work->grid_m * work->grid_n, at = index % blocks;
@@ -115,9 +103,9 @@ static vx_call turned_over(const vx_call *call) {
   return turned;
 }
 
-static job prepared(const vx_call *call, const vx_plan *plan) {
+vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
-  job work = {.call = s->swap ? turned_over(call) : *call, .whole = call, .strategy = s, .grid_m = plan->grid_m,
+  vx_outer work = {.call = s->swap ? turned_over(call) : *call, .whole = call, .strategy = s, .grid_m = plan->grid_m,
               .grid_n = plan->grid_n, .splits = plan->splits};
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = (work.call.n + width - 1) / width;
@@ -131,9 +119,9 @@ static job prepared(const vx_call *call, const vx_plan *plan) {
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
-  job work = prepared(call, plan);
+  vx_outer work = vx_outer_of(call, plan);
   if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
-  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n * plan->splits);
+  vx_parallel(vx_run_outer, &work, plan->grid_m * plan->grid_n * plan->splits);
   if (work.out_of_memory) return 1;
   vx_add_parts(call, work.parts, plan->splits);
   return 0;
@@ -141,7 +129,7 @@ int vx_execute(const vx_call *call, const vx_plan *plan) {
 
 int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
   if (vx_strategies[plan->strategy].dot) return vx_execute_dot_task(call, plan, index);
-  job work = prepared(call, plan);
-  run_task(&work, index);
+  vx_outer work = vx_outer_of(call, plan);
+  vx_run_outer(&work, index);
   return work.out_of_memory;
 }

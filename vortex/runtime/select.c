@@ -1,5 +1,5 @@
 /* The run-time choice: the compiled cost model over every strategy and grid, then the least. `selector.Selector` is its mirror. */
-#include "vortex_runtime.h"
+#include "select.h"
 
 #include <time.h>
 
@@ -10,19 +10,7 @@
 #define SPLIT_GAIN 0.95f
 #define SPLIT_LOSS 1.1f
 
-typedef struct {
-  const vx_call *call;
-  int64_t batch;
-  float items_a, items_b, plain, transposed, spacing_a, spacing_b, spacing_b_l2;
-} question;
-
-typedef struct {
-  vx_plan plan;
-  float seconds;
-} answer;
-
-static const answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
-enum { ANY = -1 }; /* of the two families */
+static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
 
 static int64_t greatest_divisor(int64_t x, int64_t y) {
   while (y) {
@@ -45,32 +33,36 @@ static int64_t next_grid(int64_t *count, int64_t *columns) {
 }
 
 /* Keep in `best` the first strategy of a family on a grid that takes less. */
-static void try_grid(const question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads,
-                     answer *best) {
+void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers, vx_answer *best) {
   float totals[VX_PRICED];
   const vx_call *call = q->call;
-  int64_t tasks = q->batch * grid_m * grid_n * splits, workers = tasks < threads ? tasks : threads;
   vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
                q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->spacing_b_l2, (float)grid_m,
-               (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a, q->items_b);
+               (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a, q->items_b, q->others);
   for (int64_t s = 0; s < vx_strategy_count; s++)
-    if (totals[s] < best->seconds && (dot == ANY || vx_strategies[s].dot == dot))
-      *best = (answer){{s, grid_m, grid_n, splits, workers}, totals[s]};
+    if (totals[s] < best->seconds && (dot == VX_ANY_FAMILY || vx_strategies[s].dot == dot))
+      *best = (vx_answer){{s, grid_m, grid_n, splits, workers}, totals[s]};
+}
+
+static void try_grid(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads,
+                     vx_answer *best) {
+  int64_t tasks = q->batch * grid_m * grid_n * splits;
+  vx_price(q, dot, grid_m, grid_n, splits, tasks < threads ? tasks : threads, best);
 }
 
 /* The grids after the first. */
-static void try_more_grids(const question *q, int64_t dot, int64_t splits, int64_t threads, answer *best) {
+static void try_more_grids(const vx_question *q, int64_t dot, int64_t splits, int64_t threads, vx_answer *best) {
   int64_t count = threads, columns = 0;
   while (next_grid(&count, &columns)) try_grid(q, dot, count / columns, columns, splits, threads, best);
 }
 
 /* How many parts k is cut into; decided for all cores of the machine, so that a result has the same bits on any number of threads. */
-static int64_t parts(const question *q, const answer *alone) {
+static int64_t parts(const vx_question *q, const vx_answer *alone) {
   const vx_call *call = q->call;
   int64_t longer = call->m > call->n ? call->m : call->n, dot = vx_strategies[alone->plan.strategy].dot;
   if (q->batch > 1 || vx_cores < 2 || call->k / DEEP < longer || (double)call->m * call->n * vx_cores > MOST_PARTS) return 1;
   if (alone->seconds < WORTH * vx_least_parallel) return 1;
-  answer whole = *alone, split = NOTHING, in_turn = NOTHING;
+  vx_answer whole = *alone, split = NOTHING, in_turn = NOTHING;
   try_more_grids(q, dot, 1, vx_cores, &whole);
   for (int64_t splits = 2; splits <= vx_cores; splits++)
     for (int64_t columns = 1; vx_cores % splits == 0 && columns <= vx_cores / splits; columns++)
@@ -86,24 +78,35 @@ static int64_t in_words(int64_t stride) {
   return words > 0 ? words : 1;
 }
 
-vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
-  question q = {call,
-                batch,
-                (float)items_a,
-                (float)items_b,
-                !call->packed && !call->transpose_b,
-                !call->packed && call->transpose_b,
-                (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
-                (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
-                (float)greatest_divisor(in_words(call->ldb) * 4, vx_l2_span)};
-  answer best = NOTHING;
-  try_grid(&q, ANY, 1, 1, 1, 1, &best); /* one thread decides the family, for the same reason */
-  if (best.seconds <= vx_least_parallel) return best.plan; /* no call on several threads is shorter than their start */
-  int64_t dot = vx_strategies[best.plan.strategy].dot, splits = parts(&q, &best);
+vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b) {
+  return (vx_question){call,
+                       batch,
+                       (float)items_a,
+                       (float)items_b,
+                       !call->packed && !call->transpose_b,
+                       !call->packed && call->transpose_b,
+                       (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
+                       (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
+                       (float)greatest_divisor(in_words(call->ldb) * 4, vx_l2_span),
+                       0.0f};
+}
+
+vx_answer vx_answer_of(const vx_question *q, int64_t threads, vx_answer *alone) {
+  vx_answer best = NOTHING;
+  try_grid(q, VX_ANY_FAMILY, 1, 1, 1, 1, &best); /* one thread decides the family, for the same reason */
+  *alone = best;
+  if (best.seconds <= vx_least_parallel) return best; /* no call on several threads is shorter than their start */
+  int64_t dot = vx_strategies[best.plan.strategy].dot, splits = parts(q, &best);
   if (splits > 1) best = NOTHING;
-  if (splits > 1 || (batch > 1 && threads > 1)) try_grid(&q, dot, 1, 1, splits, threads, &best);
-  try_more_grids(&q, dot, splits, threads, &best);
-  return best.plan;
+  if (splits > 1 || (q->batch > 1 && threads > 1)) try_grid(q, dot, 1, 1, splits, threads, &best);
+  try_more_grids(q, dot, splits, threads, &best);
+  return best;
+}
+
+vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
+  vx_question q = vx_ask(call, batch, items_a, items_b);
+  vx_answer alone;
+  return vx_answer_of(&q, threads, &alone).plan;
 }
 
 int vx_serves(const vx_call *call, int64_t strategy) {
@@ -120,8 +123,9 @@ vx_plan vx_select(const vx_call *call, int64_t threads) { return vx_select_batch
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats) {
   struct timespec start, end;
   int64_t kept = 0;
+  vx_polymer polymer;
   clock_gettime(CLOCK_MONOTONIC, &start);
-  for (int64_t i = 0; i < repeats; i++) kept += vx_select(call, threads).strategy;
+  for (int64_t i = 0; i < repeats; i++) kept += vx_choose(call, threads, &polymer).strategy;
   clock_gettime(CLOCK_MONOTONIC, &end);
   volatile int64_t used = kept;
   (void)used;

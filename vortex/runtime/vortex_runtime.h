@@ -145,13 +145,15 @@ extern const int64_t vx_panel;         /* width of the panels of a packed operan
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
+extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
 extern const float vx_columns[], vx_slopes[];
 
 /* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
-                  float grid_m, float grid_n, float splits, float active, float batch, float items_a, float items_b);
+                  float grid_m, float grid_n, float splits, float active, float batch, float items_a, float items_b,
+                  float others);
 
 /* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
 typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t columns, int64_t ldc, int64_t ldo,
@@ -202,6 +204,25 @@ vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int
 int vx_serves(const vx_call *call, int64_t strategy);
 double vx_time_selection(const vx_call *call, int64_t threads, int64_t repeats);
 
+/* polymerize.c: a rectangle of the output with a strategy and a grid of its own, and the seconds of one of its tasks. */
+#define VX_REGIONS 4
+typedef struct {
+  int64_t row, column, rows, columns, strategy, grid_m, grid_n;
+  float task;
+} vx_region;
+
+/* Regions that together are the output; none where the plain plan serves the call. `pattern` counts from 0. */
+typedef struct {
+  int64_t count, pattern;
+  float seconds;
+  vx_region regions[VX_REGIONS];
+} vx_polymer;
+
+/* The choice with regions among what is chosen from, unless they are switched off; then what runs it. */
+void vx_set_polymerizing(int on);
+vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer);
+int vx_run(const vx_call *call);
+
 /* threads.c */
 void vx_parallel(void (*task)(void *context, int64_t index), void *context, int64_t tasks);
 void vx_set_threads(int64_t count);
@@ -250,6 +271,11 @@ vx_conv_plan vx_choose_conv(const vx_conv *conv, int64_t forms, int64_t unpacked
 /* conv.c: 0, or 1 when memory is out. `w` of the convolution: panels of vx_panel filters, each [columns][rows][channels] of the filter; of
  * one in lines, and of a depthwise one, [rows][columns][channels]. */
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan);
+
+/* regions.c: the call of one region alone, and all regions side by side, of which one at most is of the dot family. 0, or 1 when
+ * memory is out. */
+vx_call vx_region_call(const vx_call *call, const vx_region *region);
+int vx_execute_regions(const vx_call *call, const vx_region *regions, int64_t count);
 
 /* execute.c: all tasks of a plan, or one of an unsplit one on the calling thread. 0, or 1 when memory is out. */
 int vx_execute(const vx_call *call, const vx_plan *plan);

@@ -89,3 +89,16 @@ int vx_execute(const vx_call *call, const vx_plan *plan) {
 }
 
 int64_t vx_dot_columns(const vx_call *call) { return 0; } /* there is no dot family */
+
+/* There is one region, the whole output. */
+vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
+  polymer->count = 0;
+  return vx_select(call, threads);
+}
+
+int vx_run(const vx_call *call) {
+  vx_plan plan = vx_select(call, vx_get_threads());
+  return vx_execute(call, &plan);
+}
+
+void vx_set_polymerizing(int on) {}

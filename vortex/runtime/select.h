@@ -1,0 +1,27 @@
+/* What select.c knows of a call, for polymerize.c, which asks about parts of it. */
+#ifndef VORTEX_SELECT_H
+#define VORTEX_SELECT_H
+
+#include "vortex_runtime.h"
+
+/* All that the cost of a plan depends on beside its grid. `others` are bytes of operands that other regions of the call touch. */
+typedef struct {
+  const vx_call *call;
+  int64_t batch;
+  float items_a, items_b, plain, transposed, spacing_a, spacing_b, spacing_b_l2, others;
+} vx_question;
+
+typedef struct {
+  vx_plan plan;
+  float seconds;
+} vx_answer;
+
+enum { VX_ANY_FAMILY = -1 }; /* of the two: dot products, and all others */
+
+vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
+/* Keep in `best` the first strategy of a family on a grid that takes less, while `workers` are at work. */
+void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers, vx_answer *best);
+/* The best plain plan, and in `alone` the best on one thread. */
+vx_answer vx_answer_of(const vx_question *q, int64_t threads, vx_answer *alone);
+
+#endif

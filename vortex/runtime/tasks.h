@@ -1,0 +1,36 @@
+/* Plans of both families made ready to run: what regions of one call share a pool of tasks with. */
+#ifndef VORTEX_TASKS_H
+#define VORTEX_TASKS_H
+
+#include "vortex_runtime.h"
+
+#include <stdatomic.h>
+
+typedef struct {
+  vx_call call;         /* turned over if the strategy is */
+  const vx_call *whole; /* as it was given */
+  const vx_strategy *strategy;
+  vx_nest nest;
+  int64_t grid_m, grid_n, splits, tile_k, rows_per_task, columns_per_task;
+  float *parts;
+  atomic_int out_of_memory;
+} vx_outer;
+
+typedef struct {
+  const vx_call *call;
+  const float *x, *y;
+  float *parts;
+  int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
+  int over_b; /* the rows are those of B as stored, columns of C */
+} vx_dotted;
+
+/* execute.c; the task `index` of the plan. */
+vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan);
+void vx_run_outer(void *outer, int64_t index);
+
+/* dot.c: the operands by their roles; a B whose columns are not contiguous is turned over into scratch of this thread, which keeps
+ * one such B at a time. 0, or 1 when memory is out. */
+int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *dotted);
+void vx_run_dots(void *dotted, int64_t index);
+
+#endif
