@@ -48,8 +48,8 @@ class Corrected(Selector):
 
     ratios: tuple[float, ...] = ()
 
-    def costs(self, shape: Shape, grid: Grid, threads: int) -> Cost:
-        cost = super().costs(shape, grid, threads)
+    def costs(self, shape: Shape, grid: Grid, threads: int, others: np.float32 | None = None) -> Cost:
+        cost = super().costs(shape, grid, threads, others)
         return replace(cost, total=np.asarray(cost.total) * np.array(self.ratios, np.float32))
 
     def of(self, strategies: Sequence[Strategy]) -> "Corrected":
