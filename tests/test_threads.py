@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vortex
@@ -115,3 +116,36 @@ assert (gemm(a, a) == own).all() and teams == [3, 3]
 def test_borrowed_threads_compute_the_same(library_path: Path) -> None:
     """Also in a library that is loaded later, and not in a forked child, where the lender's threads are gone."""
     subprocess.run([sys.executable, "-c", LENT, str(library_path)], check=True, timeout=60)
+
+
+def test_a_worker_left_on_the_core_of_its_caller_is_sent_away(library_path: Path) -> None:
+    """The scheduler may leave both on one core for tens of milliseconds, and a call takes twice as long."""
+    cores, tasks = sorted(os.sched_getaffinity(0)), Path("/proc/self/task")
+    if len(cores) < 2:
+        pytest.skip("one core")
+    gemm, threads = vortex.load(library_path), vortex.get_num_threads()
+    a, b, out = (np.ones((200, 200), np.float32) for _ in range(3))
+
+    def core(thread: int) -> int:
+        return int((tasks / str(thread) / "stat").read_text().rpartition(")")[2].split()[36])
+
+    before = {entry.name for entry in tasks.iterdir()}
+    vortex.set_num_threads(2)
+    gemm(a, b, out=out)
+    (worker,) = (int(entry.name) for entry in tasks.iterdir() if entry.name not in before)
+    moved = 0
+    try:
+        for turn in range(20):
+            here = cores[turn % 2]
+            for thread in (0, worker):
+                os.sched_setaffinity(thread, {here})
+            gemm(a, b, out=out)
+            os.sched_setaffinity(worker, cores)
+            gemm(a, b, out=out)
+            gemm(a, b, out=out)
+            moved += core(worker) != here
+            assert os.sched_getaffinity(worker) == set(cores)
+    finally:
+        os.sched_setaffinity(0, cores)
+        vortex.set_num_threads(threads)
+    assert moved > 10

@@ -1,8 +1,10 @@
 /* L2: a pool that hands out tasks and never leaves its caller waiting for a thread that has not woken up.
  *
  * The caller works too. Tasks are claimed one at a time, so a late or descheduled worker costs the tasks it holds, not the call; a worker
- * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned. A second caller arriving while the pool
- * is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first needs them.
+ * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned, but a worker that the scheduler left on
+ * the caller's core, where it cannot run, is sent to another: the scheduler itself takes tens of milliseconds. A second caller arriving
+ * while the pool is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first
+ * needs them.
  *
  * A program whose other work runs on OpenMP threads lends them instead (vx_borrow_threads): two pools would each poll on the cores that
  * the other one needs. */
@@ -14,6 +16,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +25,8 @@
 /* A waiting worker polls this long before it sleeps: longer than the gap between the calls of a running network. */
 #define POLL_NANOSECONDS 60000
 #define CLOSED (1 << 30)
+#define ASLEEP -1
+#define NOT_YET -2 /* has not run so far */
 
 static struct {
   pthread_mutex_t owner;
@@ -37,6 +42,9 @@ static struct {
   _Alignas(64) atomic_int left; /* workers that went out again */
   int seats;
   _Atomic(vx_fork_join) host;   /* the program's own pool, if it lends one */
+  /* By worker: the core it was last seen on, by itself, or ASLEEP; written on a change alone, so that reading them costs little. */
+  _Alignas(64) atomic_short cores[MAX_WORKERS];
+  pid_t ids[MAX_WORKERS]; /* written before the first core */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .threads = 1};
 
 static void forget_threads(void) {
@@ -71,26 +79,43 @@ static int enter(void) {
   return 0;
 }
 
-static unsigned wait_for_job(unsigned seen) {
+static void be_seen(int worker, int core) {
+  if (atomic_load_explicit(&pool.cores[worker], memory_order_relaxed) != core)
+    atomic_store_explicit(&pool.cores[worker], (short)core, memory_order_release);
+}
+
+static unsigned wait_for_job(int worker, unsigned seen) {
   int64_t until = nanoseconds() + POLL_NANOSECONDS;
   unsigned now;
   do {
+    be_seen(worker, sched_getcpu());
     for (int i = 0; i < 64; i++) {
       if ((now = atomic_load_explicit(&pool.generation, memory_order_acquire)) != seen) return now;
       __builtin_ia32_pause();
     }
   } while (nanoseconds() < until);
+  be_seen(worker, ASLEEP);
   atomic_fetch_add(&pool.sleepers, 1);
   while ((now = atomic_load(&pool.generation)) == seen)
     syscall(SYS_futex, &pool.generation, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
   atomic_fetch_sub(&pool.sleepers, 1);
+  be_seen(worker, sched_getcpu());
   return now;
 }
 
-static void *work(void *generation) {
-  unsigned seen = (unsigned)(uintptr_t)generation;
+/* What a worker starts from. */
+typedef struct {
+  int worker;
+  unsigned generation;
+} start;
+
+static void *work(void *from) {
+  int worker = ((start *)from)->worker;
+  unsigned seen = ((start *)from)->generation;
+  free(from);
+  pool.ids[worker] = (pid_t)syscall(SYS_gettid);
   for (;;) {
-    seen = wait_for_job(seen);
+    seen = wait_for_job(worker, seen);
     if (enter()) {
       claim_tasks();
       atomic_fetch_add_explicit(&pool.left, 1, memory_order_release);
@@ -105,10 +130,39 @@ static void create_workers(int wanted) {
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   while (pool.workers < wanted) {
     pthread_t thread;
-    if (pthread_create(&thread, &attributes, work, (void *)(uintptr_t)atomic_load(&pool.generation)) != 0) break;
+    start *from = malloc(sizeof *from);
+    if (!from) break;
+    *from = (start){pool.workers, atomic_load(&pool.generation)};
+    atomic_store(&pool.cores[pool.workers], NOT_YET);
+    if (pthread_create(&thread, &attributes, work, from) != 0) {
+      free(from);
+      break;
+    }
     pool.workers++;
   }
   pthread_attr_destroy(&attributes);
+}
+
+/* Off a core, and then as free as before. */
+static void send_away(pid_t worker, int core) {
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(worker, sizeof allowed, &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(worker, sizeof others, &others) != 0) return;
+  sched_setaffinity(worker, sizeof allowed, &allowed);
+}
+
+/* Wakes who sleeps, and sends away who is where the caller is. A worker that was woken for an earlier job and has not run since is no
+ * longer on the futex: it waits for a core, in all likelihood for this one. */
+static void call_workers(int wanted) {
+  int here = sched_getcpu(), asleep = atomic_load(&pool.sleepers), stuck = 0;
+  if (asleep > 0)
+    stuck = syscall(SYS_futex, &pool.generation, FUTEX_WAKE_PRIVATE, wanted, NULL, NULL, 0) < (asleep < wanted ? asleep : wanted);
+  for (int worker = 0; worker < wanted && worker < pool.workers; worker++) {
+    int core = atomic_load_explicit(&pool.cores[worker], memory_order_acquire);
+    if (core == here || (stuck && core == ASLEEP)) send_away(pool.ids[worker], here);
+  }
 }
 
 void vx_set_threads(int64_t count) {
@@ -154,8 +208,7 @@ void vx_parallel(void (*task)(void *, int64_t), void *context, int64_t tasks) {
   atomic_store_explicit(&pool.left, 0, memory_order_relaxed);
   atomic_store(&pool.gate, 0);
   atomic_fetch_add(&pool.generation, 1);
-  if (atomic_load(&pool.sleepers) > 0)
-    syscall(SYS_futex, &pool.generation, FUTEX_WAKE_PRIVATE, wanted, NULL, NULL, 0);
+  call_workers(wanted);
   claim_tasks();
   int inside = atomic_fetch_or(&pool.gate, CLOSED);
   while (atomic_load_explicit(&pool.left, memory_order_acquire) != inside) __builtin_ia32_pause();
