@@ -10,13 +10,27 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's own requirements")
 
-from eval.rivals import dense, table6
+from eval.rivals import dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
 from eval.rivals.dispatch import compiled as compiled_tree
 from eval.rivals.dispatch import train
 from eval.rivals.meter import Meter, Runner, race
+from eval.rivals.mikpoly import (
+    LENGTHS,
+    TUNED_AT,
+    Regions,
+    Tuned,
+    call_of,
+    columns_of,
+    modelled,
+    ranked,
+    rows_of,
+    strategies,
+    task_of,
+    tune,
+)
 from eval.rivals.setting import Setting, gain, verdict
-from eval.rivals.space import MicroKernel, Program, Space, chains_of, features
+from eval.rivals.space import MicroKernel, Program, Space, chains_of, features, space_of
 from eval.suites import Case
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.launcher import GemmKernel
@@ -120,7 +134,7 @@ class TestDietCode:
         kernel = MicroKernel(chain(14, 32), 56, 256)
         given = [case(m) for m in (20, 100)]
         tree = train([(c.m, c.n, c.k) for c in given], [kernel, kernel])
-        assert [m for m in range(90, 130) if valid(tree, given, case(m))][-1] == 112
+        assert valid(tree, given, [case(m) for m in (1, 100, 112, 113, 500)]) == [True, True, True, False, False]
 
 
 class TestDispatch:
@@ -191,6 +205,90 @@ class TestDense:
         assert "dietcode: 1 search(es), 64 trials, 2 s; twice the budget gains +0.00%: enough" in budgets
 
 
+def tuned(kernel: MicroKernel, rate: float) -> Tuned:
+    flops = [2 * kernel.rows * kernel.columns * k for k in LENGTHS]
+    return Tuned(kernel, tuple(1e-6 + work / rate for work in flops))
+
+
+LOW, TALL = MicroKernel(chain(6, 64), 6, 64), MicroKernel(chain(14, 32), 56, 256)
+
+
+class TestMikPoly:
+    def test_g_predict_is_piecewise_linear(self) -> None:
+        each = Tuned(LOW, (1.0, 3.0, 6.0, 12.0, 20.0))
+        assert each.predict(32) == 1.0
+        assert each.predict(144) == pytest.approx(2.0)
+        assert each.predict(5120 + 2816) == pytest.approx(28.0)
+
+    def test_tuning_finds_the_quick_ones(self) -> None:
+        rates = tune(SPACE, FakeMeter(80, made_up_seconds), seed=1)
+        assert len(rates) == 80
+        best = max(p.flops / made_up_seconds(p) for p in (task_of(k, TUNED_AT)[0] for k in SPACE.kernels))
+        assert max(rates.values()) >= 0.95 * best
+        models = modelled(rates, FakeMeter(10_000, made_up_seconds), 4)
+        assert {each.kernel.rows for each in models} == {kernel.rows for kernel in rates}
+
+    def test_ranking_knows_small_shapes(self) -> None:
+        pool = [tuned(LOW, 5e10), tuned(TALL, 1e11)]
+        assert [each.kernel for each in ranked(pool, CORES, 4, 1)] == [LOW]
+        pool = [tuned(LOW, 5e10), tuned(TALL, 5e11)]
+        assert [each.kernel for each in ranked(pool, CORES, 12, 2)] == [TALL, LOW]
+
+    def test_a_second_micro_kernel_takes_the_rest(self) -> None:
+        pool = [tuned(LOW, 5e10), tuned(TALL, 1e11)]
+        best = strategies(pool, case(56 + 5, 512, 1024), CORES)[0]
+        assert [(program.kernel, program.m) for program in best.programs] == [(TALL, 56), (LOW, 5)]
+        assert rows_of(best) == 62
+        whole = strategies(pool, case(56, 512, 1024), CORES)[0]
+        assert [program.kernel for program in whole.programs] == [TALL]
+
+    def test_the_ablations_see_half_of_the_cost(self) -> None:
+        pool, shape = [tuned(LOW, 5e10), tuned(TALL, 1e11)], case(300, 512, 1024)
+        assert strategies(pool, shape, CORES, "wave")[0].programs[0].kernel == TALL
+        assert strategies(pool, shape, CORES, "pipe")[0].programs[0].kernel == LOW
+
+    def test_the_table(self) -> None:
+        names = ("vortex", "twice", *mikpoly_study.JUDGES, "oracle", "one micro-kernel")
+        names += tuple(f"{name}={value}" for name, values in mikpoly_study.VARIED.items() for value in values)
+        used = {"space": 9, "trials": 7, "modelled": 4, "timings": 27, "seconds": 1.0}
+        row = {"seconds": dict.fromkeys(names, 1.0) | {"wave": 2.0}, "used": used, "regions": ["a", "b"], "spread": 0.1}
+        variants, _, told = mikpoly_study.tables([row])
+        assert "| wave | 0.50 | 0.81 | 2.00x | 2.00x |" in variants
+        assert "Two micro-kernels on 1 of 1 shapes" in told
+
+
+class TestHidet:
+    def test_the_space_is_small_and_inside(self, runner: Runner) -> None:
+        space = space_of(runner.vortex, False)
+        once, twice = (hidet.schedules(runner.vortex, space, tiles) for tiles in (hidet.TILES, 2 * hidet.TILES))
+        assert all(space.has(kernel) for kernel in once)
+        assert set(once) < set(twice)
+        assert 20 < len(once) <= 180
+
+    def test_the_table(self) -> None:
+        row = {"suite": "consecutive", "m": 2039, "flops": 2e9, "vortex": 0.01, "hidet": 0.02, "twice": 0.02}
+        row |= {"members": [1.0, 0.8, 0.4, 0.95], "space": 4, "tuning": 1.5, "spread": 0.0}
+        shapes, members, sizes, _ = hidet.tables([row])
+        assert "| consecutive | 1 | 2.00x | 2.00x | 1.50 s |" in shapes
+        assert "| consecutive | 50% | 75% | 75% |" in members
+        assert "| 2039 (prime) | 100 | 200 |" in sizes
+
+
+class TestRanges:
+    def test_samples_are_even_and_end_with_the_range(self) -> None:
+        assert [sample.m for sample in ranges.samples(128)] == [16, 32, 48, 64, 80, 96, 112, 128]
+
+    def test_the_table(self) -> None:
+        rows = [
+            {"end": end, "vortex": 1.0, "dietcode": 1.5, "dietcode_twice": 1.5, "valid": 200, "spread": 0.0}
+            | {"trials": 64, "seconds": 3.0}
+            for end in ranges.ENDS
+        ]
+        table, budgets, _ = ranges.tables(rows)
+        assert "| [1, 128] | 200 | 254 | 1.50x | 1.50x | 1.50x | 1.68x |" in table
+        assert budgets.count("enough") == len(ranges.ENDS)
+
+
 @pytest.fixture(scope="module")
 def runner(gemm: GemmKernel) -> Runner:
     """The library's own strategies stand in for the chains of a link table, which would take long to compile."""
@@ -219,6 +317,13 @@ class TestRunner:
         runner.verify_program(partitioned, shape)
         taller = Program(kernel, 64, 101, 65)
         runner.verify(runner.padded_globally(taller, shape), shape, taller.padded_m, taller.padded_n)
+
+    def test_two_regions_do_too(self, runner: Runner) -> None:
+        shape, (one, *_, two) = case(37, 101, 65), outer_products(runner, False)
+        first = Program(MicroKernel(one, one.l0.m, 4 * one.l0.n), one.l0.m, 101, 65)
+        rest = Program(MicroKernel(two, two.l0.m, two.l0.n), 37 - one.l0.m, 101, 65)
+        regions = Regions((first, rest), 0.0)
+        runner.verify(call_of(runner, regions, shape), shape, rows_of(regions), columns_of(regions))
 
     def test_ours_and_a_program_race(self, runner: Runner) -> None:
         shape = case(20, 64, 64)

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from eval import machine, records
 from eval.commands import command
-from eval.rivals import dense, table6
+from eval.rivals import dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals.setting import Bench, Row, Setting, opened
 
 METHODS: dict[str, tuple[Callable[[Bench], list[Row]], Callable[[Sequence[Row]], list[str]]]] = {
     "table6": (table6.run, table6.tables),
     "dense": (dense.run, dense.tables),
+    "mikpoly": (mikpoly_study.run, mikpoly_study.tables),
+    "ranges": (ranges.run, ranges.tables),
+    "hidet": (hidet.run, hidet.tables),
 }
 
 

@@ -176,11 +176,13 @@ def program_of(kernel: MicroKernel, case: Case) -> Program:
     return Program(kernel, case.m, case.n, case.k)
 
 
-def valid(tree: Tree, samples: Sequence[Case], case: Case) -> bool:
-    """Whether a program compiled for the sampled range can run the shape at all, as MikPoly's Table 6 counts it.
+def valid(tree: Tree, samples: Sequence[Case], cases: Sequence[Case]) -> list[bool]:
+    """Whether a program compiled for the sampled range can run a shape at all, as MikPoly's Table 6 counts it.
 
     Such a program has buffers and loops for the largest sample, in whole tiles of its micro-kernel: rows up to their
     end are computed, and beyond it memory is not there.
     """
     largest = max(samples, key=lambda sample: sample.m)
-    return case.m <= program_of(tree.choose(case.m, case.n, case.k), largest).padded_m
+    chosen = tree.choose_all([(case.m, case.n, case.k) for case in cases])
+    ends = [program_of(kernel, largest).padded_m for kernel in chosen]
+    return [case.m <= end for case, end in zip(cases, ends, strict=True)]

@@ -27,7 +27,10 @@ class Tree:
     model: DecisionTreeClassifier
 
     def choose(self, m: int, n: int, k: int) -> MicroKernel:
-        return self.kernels[int(self.model.predict(np.array([[m, n, k]], float))[0])]
+        return self.choose_all([(m, n, k)])[0]
+
+    def choose_all(self, shapes: Sequence[Shape]) -> list[MicroKernel]:
+        return [self.kernels[int(label)] for label in self.model.predict(np.array(shapes, float))]
 
 
 def train(shapes: Sequence[Shape], votes: Sequence[MicroKernel]) -> Tree:

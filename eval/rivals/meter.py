@@ -19,7 +19,9 @@ from vortex.selector import Grid, LaunchPlan
 Call = Callable[[], Any]
 TRIAL_CALLS = 3
 TRIAL_SECONDS = 2e-3
-HOPELESS = 3.0
+LONG_SECONDS = 0.05
+"""Calls of this length are repeated once."""
+HOPELESS = 2.0
 """A first call this many times slower than the best program of the shape is measured no further."""
 
 
@@ -60,19 +62,19 @@ class Runner:
     def __post_init__(self) -> None:
         self._index: dict[Strategy, int] = {chain: at for at, chain in enumerate(self.kernels.strategies)}
 
-    def bind(self, library: Any, plan: LaunchPlan, case: Case, m: int, n: int) -> Call:
-        operands = self.workspace.operands(case, m, n)
-        flags = {"transpose_a": case.trans_a, "transpose_b": case.trans_b}
-        return lambda: library.run(plan, operands.a, operands.b, operands.out, **flags)
+    def on(self, program: Program, case: Case, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
+        """One call of a program on given operands, which hold its padding."""
+        grid = Grid(program.grid_m, program.grid_n)
+        plan = LaunchPlan(self._index[program.kernel.chain], program.kernel.chain, grid, 0.0, self.threads)
+        return _bound(self.kernels, plan, case, a, b, out)
 
     def program(self, program: Program, case: Case) -> Call:
         """One call of a rival's program: every task a whole micro-kernel, on operands that hold the padding already.
 
         The rival does not pay for bringing them there: local padding hides it, says its paper.
         """
-        grid = Grid(program.grid_m, program.grid_n)
-        plan = LaunchPlan(self._index[program.kernel.chain], program.kernel.chain, grid, 0.0, self.threads)
-        return self.bind(self.kernels, plan, case, program.padded_m, program.padded_n)
+        operands = self.workspace.operands(case, program.padded_m, program.padded_n)
+        return self.on(program, case, operands.a, operands.b, operands.out)
 
     def padded_globally(self, program: Program, case: Case) -> Call:
         """The program of a taller shape: A is copied into its operand, and the result sliced out, at every call."""
@@ -94,7 +96,8 @@ class Runner:
         flags = {"transpose_a": case.trans_a, "transpose_b": case.trans_b}
         given = {name: True for name, value in flags.items() if value}
         plan = self.vortex.plan(case.m, case.n, case.k, threads=self.threads, **given)
-        return self.bind(self.vortex, plan, case, case.m, case.n)
+        operands = self.workspace.operands(case, case.m, case.n)
+        return _bound(self.vortex, plan, case, operands.a, operands.b, operands.out)
 
     def selection(self, case: Case) -> float:
         """Seconds of Vortex's choice in native code."""
@@ -115,6 +118,20 @@ class Runner:
         self.verify(self.program(program, case), case, program.padded_m, program.padded_n)
 
 
+def _bound(library: Any, plan: LaunchPlan, case: Case, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Call:
+    flags = {"transpose_a": case.trans_a, "transpose_b": case.trans_b}
+    return lambda: library.run(plan, a, b, out, **flags)
+
+
+def time_trial(call: Call, best: float | None) -> float:
+    """The fastest of three calls after a first one, of more where calls are short; the first if it is hopeless."""
+    found = time_batch(call, 1)
+    if best is None or found < HOPELESS * best:
+        calls = 1 if found > LONG_SECONDS else max(TRIAL_CALLS, min(20, round(TRIAL_SECONDS / found)))
+        found = min(found, *(time_batch(call, 1) for _ in range(calls)))
+    return found
+
+
 @dataclass
 class Meter:
     """What a method may measure: so many trials. A program that was measured before costs nothing."""
@@ -133,18 +150,14 @@ class Meter:
         return self.budget - self.trials
 
     def measure(self, program: Program, case: Case) -> float:
-        """Seconds of a call: the fastest of three after a first one, of more where calls are short, of one where that
-        one is hopeless."""
+        """Seconds of a call: see `time_trial`."""
         if program in self.seen:
             return self.seen[program]
         if self.left <= 0:
             raise RuntimeError(f"the budget of {self.budget} trials is spent")
         begun = time.perf_counter()
-        call, shape = self.runner.program(program, case), (program.m, program.n, program.k)
-        found = time_batch(call, 1)
-        if found < HOPELESS * self.best.get(shape, found):
-            calls = max(TRIAL_CALLS, min(20, round(TRIAL_SECONDS / found)))
-            found = min(found, *(time_batch(call, 1) for _ in range(calls)))
+        shape = (program.m, program.n, program.k)
+        found = time_trial(self.runner.program(program, case), self.best.get(shape))
         self.seen[program] = found
         self.best[shape] = min(found, self.best.get(shape, found))
         self.trials += 1

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from eval import machine
-from eval.rivals.meter import Call, Meter, Raced, Runner, race
+from eval.rivals.meter import Call, Meter, Raced, Runner, race, time_trial
 from eval.rivals.space import Space, kernels_library, space_of
 from eval.stats import geometric_mean
 from eval.suites import Case
@@ -56,6 +56,13 @@ class Bench:
 
     def race(self, calls: Mapping[str, Call]) -> dict[str, Raced]:
         return race(calls, self.setting.rounds, self.setting.seconds)
+
+    def fastest(self, calls: Mapping[int, Call]) -> int:
+        """Which of the calls takes least, each run as a trial is."""
+        found: dict[int, float] = {}
+        for at, call in calls.items():
+            found[at] = time_trial(call, min(found.values(), default=None))
+        return min(found, key=lambda at: found[at])
 
     def about(self) -> Row:
         """What identifies a measurement of this machine."""

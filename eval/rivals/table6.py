@@ -77,7 +77,7 @@ class Experiment:
             "speedup": once / ours,
             "useful": programs["dietcode"].useful,
             "kernel": str(programs["dietcode"].kernel),
-            "valid": valid(self.once, self.samples, case),
+            "valid": valid(self.once, self.samples, [case])[0],
             "spread": max(found.spread for found in raced.values()),
             "tuning": self.tuning,
         }

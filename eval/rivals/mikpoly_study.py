@@ -1,0 +1,129 @@
+"""MikPoly beside Vortex on the paper's products: its oracle, MikPoly-Wave and -Pipe, and n_gen, n_syn, n_mik varied."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eval.compare import markdown
+from eval.rivals.meter import Meter
+from eval.rivals.mikpoly import (
+    FINALISTS,
+    N_GEN,
+    N_MIK,
+    N_SYN,
+    Judge,
+    Regions,
+    Tuned,
+    call_of,
+    columns_of,
+    modelled,
+    ranked,
+    rows_of,
+    strategies,
+    tune,
+)
+from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
+from eval.rivals.space import Space
+from eval.stats import geometric_mean
+from eval.suites import VORTEX_SUITES, Case, load_suite, relayout
+
+MOST_FLOPS, MOST_CASES = 2e9, 48
+TRIED_BY_ORACLE = 60
+"""Strategies of a shape that the oracle runs: those of least cost."""
+VARIED = {"n_gen": (1, 4, 16, 32), "n_syn": (4, 8, 12), "n_mik": (5, 10, 20, 40, 80)}
+"""The ranges of the paper's Figure 13, in steps."""
+PUBLISHED = {"mikpoly": "0.96", "wave": "0.81", "pipe": "0.72"}
+"""Shares of MikPoly-Oracle (section 5.3.2, A100)."""
+JUDGES: dict[str, Judge] = {"mikpoly": "both", "wave": "wave", "pipe": "pipe"}
+
+
+def cases() -> list[Case]:
+    """The products of the paper's Table 3 up to 2 GFLOP, B row-major."""
+    found = [case for suite in VORTEX_SUITES for case in load_suite(suite) if case.flops <= MOST_FLOPS]
+    return [replace(case, trans_a=False) for case in relayout(found, "nn")]
+
+
+def offline(bench: Bench, space: Space, trials: int, n_gen: int = N_GEN) -> tuple[list[Tuned], Meter]:
+    """Micro-kernels of at most n_gen register tiles a side with their g_predict, and what was measured for it."""
+    meter = bench.meter(trials)
+    small = replace(space, rungs=tuple(rung for rung in space.rungs if rung <= n_gen))
+    rates = tune(small, meter, bench.setting.seed)
+    meter.budget = 1 << 30  # g_predict takes as many timings as there are micro-kernels and lengths
+    return modelled(rates, meter, FINALISTS * N_MIK), meter
+
+
+def run(bench: Bench) -> list[Row]:
+    """One row a shape: seconds of every variant."""
+    runner, setting, cores = bench.runner, bench.setting, bench.setting.threads
+    shapes = replace(setting, sample=min(setting.sample, MOST_CASES)).thinned(cases())
+    space = bench.space(shapes[0])
+    pool, meter = offline(bench, space, setting.trials)
+    twice, _ = offline(bench, space, 2 * setting.trials)
+    used = {"trials": setting.trials, "timings": meter.trials, "seconds": meter.seconds}
+    used |= {"modelled": len(pool), "space": len(space.kernels)}
+    sets = {"mikpoly": ranked(pool, cores, N_SYN, N_MIK), "twice": ranked(twice, cores, N_SYN, N_MIK)}
+    for n_gen in VARIED["n_gen"]:
+        some = pool if n_gen == N_GEN else offline(bench, space, setting.trials, n_gen)[0]
+        sets[f"n_gen={n_gen}"] = ranked(some, cores, N_SYN, N_MIK)
+    sets |= {f"n_syn={n_syn}": ranked(pool, cores, n_syn, N_MIK) for n_syn in VARIED["n_syn"]}
+    sets |= {f"n_mik={n_mik}": ranked(pool, cores, N_SYN, n_mik) for n_mik in VARIED["n_mik"]}
+    rows = []
+    for case in shapes:
+        chosen = {name: strategies(some, case, cores)[0] for name, some in sets.items()}
+        chosen |= {name: strategies(sets["mikpoly"], case, cores, judge)[0] for name, judge in JUDGES.items()}
+        chosen["oracle"] = oracle(bench, sets["mikpoly"], case)
+        chosen["one micro-kernel"] = next(
+            found for found in strategies(sets["mikpoly"], case, cores) if len(found.programs) == 1
+        )
+        different = {regions.programs: name for name, regions in reversed(chosen.items())}
+        calls = {"vortex": runner.ours(case)}
+        for programs, name in different.items():
+            calls[name] = call_of(runner, chosen[name], case)
+            runner.verify(calls[name], case, rows_of(chosen[name]), columns_of(chosen[name]))
+            assert programs == chosen[name].programs
+        raced = bench.race(calls)
+        seconds = {name: raced[different[regions.programs]].seconds for name, regions in chosen.items()}
+        seconds["vortex"] = raced["vortex"].seconds + runner.selection(case)
+        rows.append(
+            {"id": case.id, "m": case.m, "n": case.n, "k": case.k, "seconds": seconds, "used": used}
+            | {"regions": [str(program.kernel) for program in chosen["mikpoly"].programs]}
+            | {"spread": max(found.spread for found in raced.values())}
+        )
+    return rows
+
+
+def oracle(bench: Bench, some: Sequence[Tuned], case: Case) -> Regions:
+    """The fastest of the strategies of least cost, each run."""
+    found = strategies(some, case, bench.setting.threads)[:TRIED_BY_ORACLE]
+    calls = {at: call_of(bench.runner, regions, case) for at, regions in enumerate(found)}
+    return found[bench.fastest(calls)]
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """Shares of the oracle beside the paper's, Vortex over each, and what the parameters do."""
+    seconds = [row["seconds"] for row in rows]
+
+    def over(slow: str, fast: str) -> list[float]:
+        return [of[slow] / of[fast] for of in seconds]
+
+    lines = [
+        [name, f"{geometric_mean(over('oracle', name)):.2f}", PUBLISHED.get(name, ""), *faster(over(name, "vortex"))]
+        for name in (*JUDGES, "one micro-kernel", "oracle")
+    ]
+    header = ("variant", "share of MikPoly-Oracle", "its paper (A100)", "Vortex is faster by", "worst")
+    varied = [
+        [name, str(value), f"{geometric_mean(over('oracle', f'{name}={value}')):.3f}"]
+        for name, values in VARIED.items()
+        for value in values
+    ]
+    used, share = rows[0]["used"], gain([of["mikpoly"] for of in seconds], [of["twice"] for of in seconds])
+    polymerized = sum(len(row["regions"]) > 1 for row in rows)
+    told = (
+        f"MikPoly: {used['space']:,} micro-kernels, {used['trials']:,} trials and g_predict of {used['modelled']} of "
+        f"them: {used['timings']:,} timings, {used['seconds']:.0f} s; {verdict(share)}. Two micro-kernels on "
+        f"{polymerized} of {len(rows)} shapes. Spread of a timing over its rounds: median {median_spread(rows):.1%}."
+    )
+    return [markdown(header, lines), markdown(("parameter", "value", "share of MikPoly-Oracle"), varied), told]
+
+
+def faster(ratios: Sequence[float]) -> list[str]:
+    return [f"{geometric_mean(ratios):.2f}x", f"{min(ratios):.2f}x"]
