@@ -130,6 +130,11 @@ def bootstrap(
     return Estimate(statistic(values, weights), low, high)
 
 
+def geometric_estimate(values: Sequence[float]) -> Estimate:
+    """The geometric mean of a sample, with what another sample might have given."""
+    return bootstrap(lambda drawn, _: geometric_mean(drawn), values, [1.0] * len(values))
+
+
 def ranks(values: Sequence[float]) -> list[float]:
     """Place of each value in rising order; equal ones share the mean of theirs."""
     order = sorted(range(len(values)), key=lambda at: values[at])

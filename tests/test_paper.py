@@ -233,8 +233,8 @@ class TestFigures:
         lines = [measured(1, str(at), [row(0.5, "x" if at else "y")]) for at in range(4)]
         page = selection.fig15(lines)
         told = page.blocks[2]
-        assert "| Vortex | 0.947 | 0.875 | 0.841 | 0.500 | 1 |" in told
-        assert "| Static2 | 0.495 | 1.000 |" in told
+        assert "| Vortex | 0.947 | 0.875 | 0.841 [" in told
+        assert "| Static2 | 0.495 | 1.000 | 1.000 [1.000, 1.000] | 1.000 | 0 |" in told
 
     def test_the_paper_prints_what_fig15_compares_with(self):
         told = pages.printed("fig15")

@@ -1,5 +1,6 @@
 """The part of docs/performance.md that is generated: every result, what loses first."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from eval.reproduce.pages import drawn, explained, made, page_of
@@ -10,9 +11,9 @@ from eval.reproduce.run import lines_of, states_of
 BEGIN, END = "<!-- paper:begin, written by `python -m eval.paper all --draw --docs` -->", "<!-- paper:end -->"
 
 
-def demoted(block: str) -> str:
-    """A block of a page two headings deeper."""
-    return f"##{block}" if block.startswith("#") else block
+def deeper(blocks: Iterable[str], by: int) -> list[str]:
+    """Blocks of a page with their headings so much deeper."""
+    return [f"{'#' * by}{block}" if block.startswith("#") else block for block in blocks]
 
 
 def summary(folder: Path, pictures: Path, options: Options) -> str:
@@ -30,9 +31,9 @@ def summary(folder: Path, pictures: Path, options: Options) -> str:
         if drawn(found, page, pictures):
             (pictures / f"{name}.png").replace(pictures / picture)
             told.append(f"![{found.title}]({pictures.name}/{picture})")
-        told += [*map(demoted, page.blocks), made(found, lines, states_of(found, options, folder))]
+        told += [*deeper(page.blocks, 1), made(found, lines, states_of(found, options, folder))]
         if page.losses:
-            losses += [f"#### {name}", *map(demoted, page.losses)]
+            losses += [f"#### {name}", *deeper(page.losses, 2)]
     parts = [
         "## The paper's results, reproduced",
         "Each table and figure of the paper by one command (`python -m eval.paper NAME`).",
