@@ -3,8 +3,9 @@
 On: the plan that the library chooses. Off: its best plan of one strategy, residues by micro-kernels of other heights
 and widths. Masks: what a library with one micro-kernel for each strategy would do (MikPoly's baseline): the product of
 the extents rounded up to that register tile, by the strategy and grid of least predicted time; operands are padded
-beforehand, so masking itself costs nothing here. All three run as given plans, in turn; results are checked against
-float64. Loss is the share of the cores' time that the masks plan spends outside the output or idle in its last wave.
+beforehand, so masking itself costs nothing here, and rows that were powers of two apart no longer collide in caches.
+All three run as given plans, in turn; results are checked against float64. Loss is the share of the cores' time that
+the masks plan spends outside the output or idle in its last wave.
 A shape that is not cut has the same plan on and off: that is not timed twice, its ratio is 1.
 
 Lines already in the file, of the same threads and packing, are not measured again.
@@ -23,15 +24,18 @@ from typing import Any
 import numpy as np
 
 from eval import machine, records
+from eval.alternate import rotated
 from eval.commands import command
 from eval.operands import Operands, WrongResultError, check, make_operands
-from eval.oracle import choose_cases, time_plans
+from eval.oracle import choose_cases
 from eval.plans import label
 from eval.races import runner
-from eval.stats import geometric_mean
+from eval.stats import Timing, geometric_mean, summarize
 from eval.suites import MAIN_SUITES, Case
+from eval.worker import measure_warm
 
 QUARTER = 4
+TURN_SECONDS = 0.03
 
 
 def padded(plan: Any, m: int, n: int) -> tuple[int, int]:
@@ -80,7 +84,10 @@ def enlarged(operands: Operands, m: int, n: int) -> Operands:
 
 
 def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> records.Line:
-    """One line: least seconds of the three, the loss, what the call is cut into; WrongResultError if one is wrong."""
+    """One line: seconds of the three, the loss of the masks plan, and what the call is cut into.
+
+    Seconds are the median over rounds of each round's fastest call. WrongResultError if a result is wrong.
+    """
     operands = make_operands(case, 0)
     how, shape = runner(gemm, operands, packed), (case.m, case.n, case.k)
     on = gemm.plan(*shape, threads=threads, **how.kind)
@@ -98,7 +105,12 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
     for name, call in calls.items():
         call()
         check(operands, large.out[: case.m, : case.n] if name == "masks" else operands.out)
-    seconds = {name: min(both) for name, both in time_plans(calls, rounds, "off").items()}
+    turns: dict[str, list[Timing]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in rotated(list(calls), number):
+            turns[name].append(measure_warm(calls[name], TURN_SECONDS))
+    figures = {name: summarize(timings, "warm") for name, timings in turns.items()}
+    seconds = {name: summary.seconds for name, summary in figures.items()}
     return asdict(case) | {
         "kind": "polymerize",
         "threads": threads,
@@ -111,6 +123,7 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
         "off": label(off),
         "masks": label(masks),
         "cut": bool(on.regions),
+        "spread": max(summary.spread for summary in figures.values()),
         "predicted": off.seconds / on.seconds,
     }
 
@@ -149,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--min-flops", type=float, default=1e6, help="leave out shapes below this")
     top.add_argument("--threads", type=int, default=2, help="threads of a call")
     top.add_argument("--packed", action="store_true", help="B packed before the calls")
-    top.add_argument("--rounds", type=int, default=8, help="turns of each plan")
+    top.add_argument("--rounds", type=int, default=5, help="turns of each plan")
     top.add_argument("--seed", type=int, default=1, help="of the sample and the random shapes")
     top.add_argument("--cut", action="store_true", help="only shapes that the library cuts into regions")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,11 @@ class GemmKernel:
         return out
 
     def _run_plan(self, plan: LaunchPlan) -> Any:
-        return self.module.get_function("gemm_regions") if plan.regions else self._planned
+        return self._regions if plan.regions else self._planned
+
+    @cached_property
+    def _regions(self) -> Any:
+        return self.module.get_function("gemm_regions")
 
     def predict(self, m: Any, n: Any, k: Any, *, threads: int | None = None, **operands: Any) -> Any:
         """Predicted seconds of a call; arrays of extents are broadcast and give an array."""

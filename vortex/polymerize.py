@@ -21,7 +21,7 @@ from collections.abc import Generator
 import numpy as np
 
 from vortex.cost import NEVER
-from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic, work
+from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic
 from vortex.selector import F32, Family, Grid, LaunchPlan, OperandB, Region, Selector, Shape, ways
 
 DERIVATIONS = (
@@ -35,9 +35,11 @@ WASTE = 1.08
 """and the cores together this many times what its blocks would on their own."""
 GAIN = 0.95
 """Regions must take less than this share of the plain plan."""
-MOST_PRICED = 48
+MOST_PRICED = 24
 """How often strategies are priced for one call at most."""
 MOST_CORES = 64
+BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
+"""The grids that a region is priced on."""
 LESS_LANES = 12
 """One in this many lanes must be empty for a residue to be looked at."""
 
@@ -80,12 +82,14 @@ class _Search:
         return Region(row, column, rows, columns, grid, found.index, task)
 
     def offers(
-        self, row: int, column: int, rows: int, columns: int, dot: bool
+        self, row: int, column: int, rows: int, columns: int, dot: bool, only: int = ALL
     ) -> Generator[Request, Answer, list[Region]]:
-        """The region cut for all cores by rows, by columns, and left whole."""
+        """The region cut for all cores by rows, by columns, or left whole; or each of the three."""
+        grids = (Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1))
         found = []
-        for grid in (Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1))[0 if self.cores > 1 else 2 :]:
-            if rows >= grid.m and (grid.n == 1 or columns >= grid.n * self.machine.lanes):
+        for at in range(BY_ROWS if self.cores > 1 else WHOLE, len(grids)):
+            grid = grids[at]
+            if only in (ALL, at) and rows >= grid.m and (grid.n == 1 or columns >= grid.n * self.machine.lanes):
                 found.append((yield from self.region(row, column, rows, columns, grid, dot)))
         return found
 
@@ -100,8 +104,11 @@ class _Search:
         assert found is not None
         return found
 
-    def cuts(self, region: Region, by_rows: bool) -> list[int]:
-        """Where a region may be cut: after whole waves of register tiles, of rows or vectors, and in halves."""
+    def cuts(self, region: Region, by_rows: bool) -> list[tuple[int, bool]]:
+        """Where a region may be cut, and whether in halves.
+
+        After whole waves of register tiles, of rows or vectors; of two cores also in halves.
+        """
         packed, swap = self.shape.b is OperandB.PACKED, self.machine.swaps[region.index]
         tile = self.machine.tiles[region.index]
         coarse = tile[0] if by_rows != swap else tile[1]
@@ -110,8 +117,9 @@ class _Search:
             coarse = fine = self.machine.panel
         extent = region.rows if by_rows else region.columns
         wave = self.cores * coarse, self.cores * fine
-        places = [extent // wave[0] * wave[0], extent // wave[1] * wave[1], -(-extent // (2 * fine)) * fine]
-        return [x for at, x in enumerate(places) if 0 < x < extent and x not in places[:at]]
+        half = -(-extent // (2 * fine)) * fine if self.cores == 2 else 0
+        places = [extent // wave[0] * wave[0], extent // wave[1] * wave[1], half]
+        return [(x, at == 2) for at, x in enumerate(places) if 0 < x < extent and x not in places[:at]]
 
 
 def cut(region: Region, by_rows: bool, at: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
@@ -146,16 +154,18 @@ def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Se
         from_ = known[parent]
         if from_ is None or F32(from_.share * F32(WASTE)) >= best.load:
             continue
-        for place in search.cuts(from_.regions[at], by_rows):
+        for place, halves in search.cuts(from_.regions[at], by_rows):
             one, other = cut(from_.regions[at], by_rows, place)
             kept = (*from_.regions[:at], *from_.regions[at + 1 :])
-            if search.left < 6:
+            if search.left < 4:
                 continue
-            first = yield from search.offers(*one, False)
-            least = mosaic((*kept, min(first, key=lambda region: work(region, machine))), cores, machine)
+            first = yield from search.offers(*one, False, WHOLE if halves else BY_ROWS if by_rows else BY_COLUMNS)
+            if not first:
+                continue
+            least = mosaic((*kept[:at], *first, *kept[at:]), cores, machine)
             if least.share >= best.load:
                 continue
-            second = yield from search.offers(*other, False)
+            second = yield from search.offers(*other, False, WHOLE if halves else ALL)
             tried = search.best(kept, first, second, at)
             before = known[derived]
             if before is None or tried.load < before.load:

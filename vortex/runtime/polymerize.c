@@ -8,11 +8,12 @@
 #define LEAST 16.0f
 #define WASTE 1.08f
 #define GAIN 0.95f
-#define MOST_PRICED 48
+#define MOST_PRICED 24
 #define MOST_CORES 64
 #define LESS_LANES 12
 #define PATTERNS 9
-#define OFFERS 3
+#define CUTS 3
+enum { BY_ROWS, BY_COLUMNS, WHOLE, OFFERS, ALL = -1 }; /* the grids that a region is priced on */
 static const struct {
   int parent, region, by_rows;
 } derivations[PATTERNS - 1] = {{0, 0, 1}, {0, 0, 0}, {1, 1, 0}, {1, 0, 0}, {4, 2, 0}, {1, 1, 1}, {4, 1, 0}, {2, 1, 1}};
@@ -112,12 +113,13 @@ static vx_answer priced(const vx_question *q, const vx_region *where, int64_t gr
   return best;
 }
 
-/* A region cut for all cores by rows, by columns, and left whole, each by its best strategy while all cores are at work. */
-static int64_t offers(search *s, const vx_region *where, int64_t dot, vx_region *found) {
+/* A region cut for all cores by rows, by columns, or left whole, by its best strategy while all cores are at work; or each of the three. */
+static int64_t offers(search *s, const vx_region *where, int64_t dot, int only, vx_region *found) {
   const int64_t grids[OFFERS][2] = {{s->cores, 1}, {1, s->cores}, {1, 1}};
   int64_t count = 0;
-  for (int g = s->cores > 1 ? 0 : OFFERS - 1; g < OFFERS; g++) {
+  for (int g = s->cores > 1 ? BY_ROWS : WHOLE; g < OFFERS; g++) {
     int64_t grid_m = grids[g][0], grid_n = grids[g][1];
+    if (only != ALL && only != g) continue;
     if (where->rows < grid_m || (grid_n > 1 && where->columns < grid_n * vx_lanes)) continue;
     s->left--;
     vx_answer best = priced(s->question, where, grid_m, grid_n, s->cores, dot);
@@ -155,7 +157,7 @@ static void cut(const vx_region *region, int by_rows, int64_t at, vx_region *fir
   }
 }
 
-/* After whole waves of register tiles, of rows or vectors, and in halves; 0 for none. */
+/* After whole waves of register tiles, of rows or vectors, and of two cores in halves; 0 for none. */
 static void cuts(const search *s, const vx_region *region, int by_rows, int64_t *places) {
   const vx_strategy *strategy = &vx_strategies[region->strategy];
   int along_rows = by_rows != (int)strategy->swap;
@@ -164,8 +166,8 @@ static void cuts(const search *s, const vx_region *region, int by_rows, int64_t 
   int64_t extent = by_rows ? region->rows : region->columns, wave = s->cores * coarse, thin = s->cores * fine;
   places[0] = extent / wave * wave;
   places[1] = extent / thin * thin;
-  places[2] = (extent + 2 * fine - 1) / (2 * fine) * fine;
-  for (int i = OFFERS - 1; i >= 0; i--) {
+  places[CUTS - 1] = s->cores == 2 ? (extent + 2 * fine - 1) / (2 * fine) * fine : 0;
+  for (int i = CUTS - 1; i >= 0; i--) {
     if (places[i] >= extent) places[i] = 0;
     for (int j = 0; j < i; j++)
       if (places[j] == places[i]) places[i] = 0;
@@ -198,7 +200,7 @@ static void mix(search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
   vx_region all = {.rows = call->m, .columns = call->n, .grid_m = 1, .grid_n = 1}, body, tail, outer[OFFERS], dots[OFFERS];
   cut(&all, by_rows, whole, &body, &tail);
   mosaic root = {.count = 1, .regions = {all}};
-  int64_t outers = offers(s, &body, 0, outer), tails = offers(s, &tail, 1, dots);
+  int64_t outers = offers(s, &body, 0, ALL, outer), tails = offers(s, &tail, 1, ALL, dots);
   mosaic found = best_pair(&root, 0, outer, outers, dots, tails, s->cores);
   finish(&found, by_rows ? 1 : 2, s->cores > 1 ? vx_least_parallel : vx_call_seconds, polymer);
 }
@@ -214,20 +216,20 @@ static void balance(search *s, const vx_answer *plain, vx_polymer *polymer) {
   int64_t pattern = 0, best = 0; /* of the least load so far */
   for (int derived = 1; derived < PATTERNS; derived++) {
     const mosaic *from = &known[derivations[derived - 1].parent];
-    int64_t at = derivations[derived - 1].region, places[OFFERS];
+    int64_t at = derivations[derived - 1].region, places[CUTS];
     int by_rows = derivations[derived - 1].by_rows;
     if (!from->count || from->share * WASTE >= known[best].load) continue;
     cuts(s, &from->regions[at], by_rows, places);
-    for (int i = 0; i < OFFERS; i++) {
+    for (int i = 0; i < CUTS; i++) {
       vx_region one, other, first[OFFERS], second[OFFERS];
-      if (!places[i] || s->left < 2 * OFFERS) continue;
+      int halves = i == CUTS - 1;
+      if (!places[i] || s->left < 1 + OFFERS) continue;
       cut(&from->regions[at], by_rows, places[i], &one, &other);
-      int64_t firsts = offers(s, &one, 0, first), lightest = 0;
-      for (int64_t f = 1; f < firsts; f++)
-        if (work(&first[f]) < work(&first[lightest])) lightest = f;
-      mosaic least = refined(from, at, &first[lightest], NULL, s->cores);
+      int64_t firsts = offers(s, &one, 0, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, first);
+      if (!firsts) continue;
+      mosaic least = refined(from, at, first, NULL, s->cores);
       if (least.share >= known[best].load) continue;
-      int64_t seconds = offers(s, &other, 0, second);
+      int64_t seconds = offers(s, &other, 0, halves ? WHOLE : ALL, second);
       mosaic tried = best_pair(from, at, first, firsts, second, seconds, s->cores);
       if (!known[derived].count || tried.load < known[derived].load) {
         known[derived] = tried;
