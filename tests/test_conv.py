@@ -205,7 +205,18 @@ class TestEpilogue:
         expected = kernel.operator.reference(x, w, padding=1, bias=b, residual=r)
         assert (kernel(last, w, padding=1, bias=b, residual=r) == expected).all()
         with pytest.raises(ShapeError, match=r"residual .*lies in memory as out does not"):
-            kernel(x, w, padding=1, bias=b, residual=np.ascontiguousarray(r))
+            kernel(x, w, padding=1, bias=b, residual=r)
+        assert (kernel(x, w, padding=1, bias=b, residual=np.ascontiguousarray(r)) == expected).all()
+
+    @pytest.mark.parametrize(("x", "w", "where"), CASES)
+    def test_channels_first_with_a_residual(
+        self, fused_nchw: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict
+    ):
+        image = images("nchw", integers(*x))
+        plain = ops.Conv2d(layout="nchw").reference(image, integers(*w, seed=1), **where)
+        b, r = integers(w[0], seed=2), integers(*plain.shape, seed=3) * 10
+        expected = fused_nchw.operator.reference(image, integers(*w, seed=1), bias=b, residual=r, **where)
+        assert (fused_nchw(image, integers(*w, seed=1), bias=b, residual=r, **where) == expected).all()
 
     def test_every_plan_has_the_same_bits(self, fused: ConvKernel):
         generator = np.random.default_rng(3)
@@ -374,6 +385,12 @@ class TestSelection:
     def test_families(self, conv: ConvKernel, shape: ConvShape, family: str):
         assert family_of(shape) == conv.selected(shape, 1).family == family
 
+    def test_it_takes_microseconds(self, conv_library: Library):
+        """The bound is far above what was measured (0.1 to 0.6 us): this machine may be busy."""
+        kernel = ConvKernel(conv_library)
+        for w, where in (((64, 64, 3, 3), {"padding": 1}), ((64, 64, 1, 1), {}), ((64, 64, 5, 5), {})):
+            assert 0 < kernel.time_selection((1, 56, 56, 64), w, 2000, **where) < 20e-6
+
     def test_small_images_in_a_batch_are_walked_together(self, conv: ConvKernel):
         assert conv.plan((64, 4, 4, 192), (384, 192, 3, 3), padding=1, threads=1).walk_batch
         assert not conv.plan((1, 56, 56, 64), (64, 64, 3, 3), padding=1, threads=1).walk_batch
@@ -448,6 +465,11 @@ def conv(conv_library: Library) -> ConvKernel:
 @pytest.fixture(scope="module")
 def fused(fused_conv_library: Library) -> ConvKernel:
     return variant(fused_conv_library, accuracy="strict")
+
+
+@pytest.fixture(scope="module")
+def fused_nchw(fused_conv_library: Library) -> ConvKernel:
+    return variant(fused_conv_library, layout="nchw", accuracy="strict")
 
 
 @pytest.fixture(scope="module")

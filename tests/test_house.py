@@ -134,6 +134,7 @@ MODULES = (
     "grouped_launcher",
     "reduction_launcher",
     "gpu_planner",
+    "conv_operands",
     "conv_launcher",
     "gpu_launcher",
     "gpu_fused",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +11,20 @@ import numpy as np
 
 from vortex import operators
 from vortex.conv_explain import ConvExplanation, explain
+from vortex.conv_operands import allocated, refusal
 from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, tallest
-from vortex.convolution import LAYOUTS, Conv2d, ConvShape, Window, window
-from vortex.errors import OperandError, ShapeError, UnknownNameError, VortexError
+from vortex.convolution import Conv2d, ConvShape, Window, window
+from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
 from vortex.library import Library, write
 from vortex.native import native_module
-from vortex.operands import REASONS, UNREADABLE, aligned_zeros, described, exportable, refuse_gradients, unreadable
+from vortex.operands import REASONS, UNREADABLE, aligned_zeros, exportable, refuse_gradients, unreadable
 from vortex.selector import Grid
 from vortex.shapes import thread_count
 from vortex.threads import Listener, get_num_threads
 from vortex.winograd import ALGORITHMS
 from vortex.winograd_cost import BLOCKINGS, Blocking
 from vortex.winograd_selector import TILES, VECTORS
-
-NAMES = ("x", "w", "out")
-WORDS = {
-    "has the wrong rank": (ShapeError, "has the wrong rank", "expected four dimensions; reshape it"),
-    "is not m x n": (ShapeError, "has the wrong shape", "allocate it with one pixel for each position of the filter"),
-    "overlaps out": (OperandError, "overlaps out", "write to memory of its own"),
-}
-ODD_STRIDES = (
-    ShapeError,
-    "has strides that this library does not read (negative, overlapping, or neither channels nor columns contiguous)",
-    "make a contiguous copy",
-)
-FIRST_MORE = 64
-MORE = (
-    (OperandError, "comes without the operands of the epilogue", "pass each of them by its keyword"),
-    (ShapeError, "does not fit the output", "pass [filters] per column, the shape of out per element"),
-    (ShapeError, "lies in memory as out does not", "pass both with contiguous channels and the same strides"),
-)
-"""In the order of the numbers of runtime/conv_door.c, from `FIRST_MORE` on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +44,6 @@ class PackedFilters:
 
 
 @lru_cache(maxsize=4096)
-def _shape(operator: Conv2d, x: tuple[int, ...], w: tuple[int, ...], where: Window) -> ConvShape:
-    return operator.shape(x, w, where)
-
-
-@lru_cache(maxsize=4096)
 def _window(stride: Any, padding: Any, dilation: Any, groups: Any) -> Window:
     return window(stride, padding, dilation, groups)
 
@@ -82,6 +59,15 @@ def _numbers(shape: ConvShape) -> tuple[int, ...]:
     return (*extents, *where.stride, where.padding[0], where.padding[2], *where.dilation, where.groups)
 
 
+def _described(operator: Conv2d, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
+    shape = operator.shape(tuple(x), w, _window(*map(_hashable, (stride, padding, dilation)), groups))
+    return shape, _numbers(shape)
+
+
+Described = tuple[ConvShape, tuple[int, ...]]
+"""A call's extents, and what the door is told of them."""
+
+
 class ConvKernel:
     """A convolution of any extents: see `__call__`. Safe to call from several threads at once."""
 
@@ -91,11 +77,13 @@ class ConvKernel:
         assert isinstance(operator, Conv2d)
         self.operator = operator
         self._turned = int(operator.layout == "nchw")
+        # By type as well: 1 is a stride, True is none.
+        self._described = lru_cache(maxsize=4096, typed=True)(partial(_described, operator))
         self._identity = library.identity
         self._names = tuple(operand.name for operand in operator.epilogue.operands)
         module = native_module(library)
-        names = ("conv", "conv_planned", "select_conv", "pack_conv", "pack_winograd")
-        self._conv, self._planned, self._select, self._pack, self._transform = (
+        names = ("conv", "conv_planned", "select_conv", "time_conv_selection", "pack_conv", "pack_winograd")
+        self._conv, self._planned, self._select, self._time, self._pack, self._transform = (
             module.get_function(name) for name in names
         )
         self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
@@ -127,15 +115,14 @@ class ConvKernel:
         the result of `pack`. `stride`, `dilation`: a number or (height, width); `padding`: a number, (height, width) or
         (top, bottom, left, right). `out` has the layout of x; without it one is allocated of the kind of x. `operands`
         are the tensors that the epilogue names: [filters] per column, per element with the shape and the strides of
-        `out`, channels contiguous. Errors are
-        VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
+        `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
         """
         extras = self._in_order(operands) if operands or self._names else ()
         filters = w if isinstance(w, PackedFilters) else self._packed_for(x, w, stride, padding, dilation, groups)
-        shape = self._checked(x, filters, stride, padding, dilation, groups)
+        shape, numbers = self._checked(x, filters, stride, padding, dilation, groups)
         if out is None:
-            out = self._allocate(x, shape)
-        self._run(self._conv, x, filters, out, w, (*_numbers(shape), filters.forms), extras)
+            out = allocated(x, shape, self.operator.layout)
+        self._run(self._conv, x, filters, out, w, (*numbers, filters.forms), extras)
         return out
 
     def run(
@@ -145,10 +132,10 @@ class ConvKernel:
         """Run with the walk and the grid of a given plan instead of the selected ones; same operands as a call."""
         extras = self._in_order(operands)
         filters = w if isinstance(w, PackedFilters) else self.pack(w, groups=groups)
-        shape = self._checked(x, filters, stride, padding, dilation, groups)
+        _, numbers = self._checked(x, filters, stride, padding, dilation, groups)
         strategy = BLOCKINGS.index(plan.blocking) if plan.blocking else -1
         how = filters.forms, strategy, int(plan.walk_batch), plan.grid.m, plan.grid.n
-        self._run(self._planned, x, filters, out, w, (*_numbers(shape), *how), extras)
+        self._run(self._planned, x, filters, out, w, (*numbers, *how), extras)
         return out
 
     def pack(self, w: Any, *, groups: int = 1) -> PackedFilters:
@@ -186,7 +173,7 @@ class ConvKernel:
         forms, given = self.forms(shape, count), getattr(x, "shape", ())
         if forms != DIRECT and len(given) == 4:
             where = _window(_hashable(stride), _hashable(padding), _hashable(dilation), count)
-            call = _shape(self.operator, tuple(given), shape, where)
+            call = self.operator.shape(tuple(given), shape, where)
             blocking = self.native_choice(call, get_num_threads(), forms, packed=False)[3]
             forms = 2 * DIRECT << TILES.index(blocking.tile) if blocking else DIRECT
         return self._packed(w, shape, count, forms)
@@ -214,7 +201,7 @@ class ConvKernel:
         except UNREADABLE as error:
             raise unreadable(error, w=w) from error
         if status:
-            raise self._refusal(status, None, w, None)
+            raise refusal(status, (None, w, None))
         return PackedFilters(data, shape, groups, self._identity, forms)
 
     def plan(
@@ -222,7 +209,7 @@ class ConvKernel:
         groups: Any = 1, threads: int | None = None,
     ) -> ConvPlan:  # fmt: skip
         """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
-        shape = _shape(self.operator, x, w, window(stride, padding, dilation, groups))
+        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
         return self.selected(shape, thread_count(threads))
 
     def explain(
@@ -230,7 +217,7 @@ class ConvKernel:
         groups: Any = 1, threads: int | None = None,
     ) -> ConvExplanation | Explanation:  # fmt: skip
         """Why such a call runs as it does: each cost term and the runners-up; that of a product where it is one."""
-        shape, count = _shape(self.operator, x, w, window(stride, padding, dilation, groups)), thread_count(threads)
+        shape, count = self.operator.shape(x, w, window(stride, padding, dilation, groups)), thread_count(threads)
         forms = self.forms(shape.weights, shape.window.groups)
         return explain(self.manifest, self.selector, shape, self.selected(shape, count), count, forms)
 
@@ -258,6 +245,17 @@ class ConvKernel:
         family, grid = FAMILIES[choice & 0xF], Grid((choice >> 20) & 0xFFFFF, choice >> 40)
         return family, bool(choice >> 4 & 1), grid, BLOCKINGS[choice >> 5 & 0xF] if family == "winograd" else None
 
+    def time_selection(
+        self, x: tuple[int, ...], w: tuple[int, ...], repeats: int, *, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: Any = 1,
+    ) -> float:  # fmt: skip
+        """Seconds per selection in native code, the mean of `repeats`."""
+        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
+        forms = self.forms(shape.weights, shape.window.groups)
+        extents = shape.batch, shape.height, shape.width, shape.channels
+        taken = self._time(*extents, *_numbers(shape), forms, 0, get_num_threads(), repeats)
+        return int(taken) * 1e-9 / repeats
+
     def save(self, path: str | Path) -> None:
         """Write the library, for `vortex.load`."""
         write(self.library, Path(path))
@@ -271,24 +269,25 @@ class ConvKernel:
             )
         return tuple(operands[name] for name in self._names)
 
-    def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvShape:
+    def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
         if w.identity != self._identity:
             raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
         given = getattr(x, "shape", None)
         if given is None:
             raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
-        where = _window(_hashable(stride), _hashable(padding), _hashable(dilation), groups)
-        if where.groups != w.groups:
-            raise ShapeError(
-                f"groups={where.groups}, but w was packed for groups={w.groups}; pack it again or pass those"
-            )
-        return _shape(self.operator, tuple(given), w.shape, where)
+        if groups != w.groups:
+            raise ShapeError(f"groups={groups}, but w was packed for groups={w.groups}; pack it again or pass those")
+        try:
+            return self._described(given, w.shape, stride, padding, dilation, groups)
+        except TypeError:  # of a list, which is no key
+            return _described(self.operator, given, w.shape, stride, padding, dilation, groups)
 
     def _run(
         self, door: Any, x: Any, filters: PackedFilters, out: Any, w: Any, numbers: tuple[int, ...],
         extras: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        refuse_gradients(x, out, *extras, names=("x", "out", *self._names))
+        if any(type(operand) is not np.ndarray for operand in (x, out, *extras)):
+            refuse_gradients(x, out, *extras, names=("x", "out", *self._names))
         try:
             status = door(x, filters.data, out, self._turned, *numbers, *extras)
         except UNREADABLE:
@@ -301,26 +300,4 @@ class ConvKernel:
             except UNREADABLE as error:
                 raise unreadable(error, x=x, out=out, **dict(zip(self._names, extras, strict=True))) from error
         if status:
-            raise self._refusal(status, x, w, out, *extras)
-
-    def _allocate(self, x: Any, shape: ConvShape) -> Any:
-        """An uninitialized result of the kind of `x`, its channels contiguous if those of x are."""
-        extents = shape.batch, shape.out_h, shape.out_w, shape.filters
-        order = [LAYOUTS[self.operator.layout].index(axis) for axis in range(4)]
-        dense = tuple(extents[axis] for axis in order)
-        numpy = isinstance(x, np.ndarray)
-        strides = x.strides if numpy else x.stride() if hasattr(x, "stride") else None
-        channels_last = self._turned and strides is not None and strides[1] < strides[3] and shape.channels > 1
-        if not hasattr(x, "new_empty"):
-            return np.empty(extents, np.float32).transpose(order) if channels_last else np.empty(dense, np.float32)
-        return x.new_empty(extents).permute(order) if channels_last else x.new_empty(dense)
-
-    def _refusal(self, status: int, *operands: Any) -> VortexError:
-        code, place = status & 0xFF, status >> 8
-        kind, problem, remedy = MORE[code - FIRST_MORE] if code >= FIRST_MORE else REASONS[code - 1]
-        if code < FIRST_MORE and "strides" in problem:
-            kind, problem, remedy = ODD_STRIDES
-        kind, problem, remedy = WORDS.get(problem, (kind, problem, remedy))
-        names = (*NAMES, *self._names)
-        given = ", ".join(f"{n} {described(o)}" for n, o in zip(names, operands, strict=False) if o is not None)
-        return kind(f"{names[place]} ({described(operands[place])}) {problem}; given {given}; {remedy}")
+            raise refusal(status, (x, w, out, *extras), self._names)

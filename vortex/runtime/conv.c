@@ -28,6 +28,7 @@ typedef struct {
   int64_t sets;                        /* panels of all groups */
   int64_t tiles, units, units_per_task, panels_per_task, block;
   int turn_x, turn_y, lines;
+  int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
   int far; /* operands come from memory */
   int64_t pixel;    /* floats between the pixels of turned inputs */
   int64_t window;   /* floats of what a tile of lines sees */
@@ -41,7 +42,8 @@ typedef struct {
   const vx_conv *conv;
   const float *x, *w;
   float *y, *window;
-  int64_t columns, vectors, filter;
+  const float *extras[VX_EXTRAS]; /* of the store stage: of this panel's first filter, of the output at y */
+  int64_t columns, vectors;
   int32_t last;
 } panel;
 
@@ -75,14 +77,14 @@ static void multiply_lines(const panel *p, const float *a, float *out, int64_t h
                                                     p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, 0);
 }
 
-/* The store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do. */
+/* The store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do, or are turned as those are. */
 static void finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
   if (!vx_store_stage) return;
   const float *data[VX_EXTRAS] = {0};
   int64_t stride[VX_EXTRAS] = {0};
   for (int64_t x = 0; x < vx_operand_count; x++) {
     int per_element = vx_operands[x].per == VX_PER_ELEMENT;
-    data[x] = (const float *)p->conv->extras[x].data + (per_element ? out - p->conv->y : p->filter);
+    data[x] = p->extras[x] + (per_element ? out - p->y : 0);
     stride[x] = per_element ? ldc : 0;
   }
   vx_store_stage(out, out, rows, p->columns, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
@@ -285,8 +287,22 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
       p.w = c->w + i * panel_floats;
       output = i / work->panels * work->share + filter;
     }
-    p.filter = output;
     p.y = work->turn_y ? scratch - line * local.y_stride[1] : local.y + output * c->y_stride[3];
+    float *turned = scratch;
+    for (int64_t x = 0; x < vx_operand_count; x++) {
+      const float *data = c->extras[x].data;
+      if (vx_operands[x].per == VX_PER_COLUMN)
+        p.extras[x] = data + output;
+      else if (!work->turn_y)
+        p.extras[x] = data + (p.y - c->y);
+      else {
+        turned += work->block * local.y_stride[1];
+        p.extras[x] = turned - line * local.y_stride[1];
+        for (int64_t u = 0; u < end - unit; u++)
+          vortex_transpose(data + image * c->y_stride[0] + (line + u) * c->y_stride[1] + output * c->y_stride[3],
+                           turned + u * local.y_stride[1], c->out_w, p.columns, c->y_stride[3], work->width);
+      }
+    }
     if (work->plan->family == VX_DEPTHWISE_FAMILY && slides(c))
       run_sliding(&p, unit, end);
     else
@@ -309,7 +325,8 @@ static void run_task(void *context, int64_t index) {
   int turned = work->turn_x || work->turn_y;
   if (turned || work->window) {
     int64_t rows = smaller((work->block - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
-    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * work->block * c->out_w * work->width + work->window;
+    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * (1 + work->turned_extras) * work->block * c->out_w * work->width;
+    floats += work->window;
     scratch = vx_scratch((size_t)floats * sizeof(float));
     if (!scratch) {
       atomic_store(&work->out_of_memory, 1);
@@ -341,6 +358,7 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.lines = plan->family == VX_LINES_FAMILY;
   work.turn_x = conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
   work.turn_y = conv->y_stride[3] != 1;
+  for (int64_t x = 0; x < vx_operand_count; x++) work.turned_extras += vx_operands[x].per == VX_PER_ELEMENT;
   work.pixel = work.lines ? conv->channels : quotient_up(conv->channels, vx_lanes) * vx_lanes;
   if (work.lines) work.window = conv->kernel_h * ((plan->rows - 1) * conv->stride_w + conv->kernel_w) * conv->channels;
   int by_rows = vx_in_lines(conv->groups, conv->channels, conv->kernel_w);

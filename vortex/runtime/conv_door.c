@@ -2,7 +2,9 @@
 #include "door.h"
 #include "winograd.h"
 
-/* Beside the reasons of door.h; mirrored by conv_launcher.MORE. */
+#include <time.h>
+
+/* Beside the reasons of door.h; mirrored by conv_operands.MORE. */
 enum { BAD_EXTRAS = 64, BAD_EXTRA_SHAPE, BAD_EXTRA_STRIDES };
 enum { OPERAND_EXTRA = 3 };
 /* Mirrored by conv_launcher._numbers. */
@@ -77,7 +79,7 @@ static int read_extras(const TVMFFIAny *args, int64_t count, int turned, const i
       for (int i = 0; i < 4; i++)
         if (extent[i] != out[i]) return REFUSE(BAD_EXTRA_SHAPE, operand);
       for (int i = 0; i < 4; i++)
-        if (extent[i] > 1 && made && (stride[i] != conv->y_stride[i] || conv->y_stride[3] != 1)) return REFUSE(BAD_EXTRA_STRIDES, operand);
+        if (extent[i] > 1 && made && stride[i] != conv->y_stride[i]) return REFUSE(BAD_EXTRA_STRIDES, operand);
       length = made;
     } else {
       if ((refused = read_floats(&args[x], operand, 1, 1, &t, &data))) return refused;
@@ -120,12 +122,17 @@ static int open_conv(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
 }
 
 /* A 1x1 filter on every pixel: rows of A are pixels. */
-static int run_gemm(const vx_conv *conv) {
+static vx_call as_product(const vx_conv *conv) {
   vx_call call = {.a = conv->x, .b = conv->w, .c = conv->y, .m = conv->batch * conv->height * conv->width, .n = conv->filters,
                   .k = conv->channels, .lda = conv->x_stride[2], .ldb = vx_panel, .ldc = conv->y_stride[2], .panel = vx_panel,
                   .panel_stride = vx_panel * conv->channels, .packed = 1};
   for (int64_t x = 0; x < vx_operand_count; x++)
     call.extras[x] = (vx_extra){conv->extras[x].data, vx_operands[x].per == VX_PER_ELEMENT ? call.ldc : 0, 1};
+  return call;
+}
+
+static int run_gemm(const vx_conv *conv) {
+  vx_call call = as_product(conv);
   vx_plan plan = vx_select(&call, vx_get_threads());
   return vx_execute(&call, &plan);
 }
@@ -180,9 +187,8 @@ EXPORT int __tvm_ffi_conv_planned(void *self, const TVMFFIAny *args, int32_t cou
   return answer(result, run(&conv, &plan, forms));
 }
 
-/* select_conv(batch, height, width, channels, <numbers>, forms, unpacked, threads)
- * -> family + walk_batch 2^4 + strategy 2^5 + grid_m 2^20 + grid_n 2^40, for dense NHWC */
-EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+/* Of dense NHWC, from batch, height, width, channels and the numbers. */
+static vx_conv dense_conv(const TVMFFIAny *args) {
   vx_conv c = {.batch = args[0].v_int64, .height = args[1].v_int64, .width = args[2].v_int64, .channels = args[3].v_int64};
   int64_t *fields[NUMBERS] = {&c.filters,  &c.kernel_h, &c.kernel_w,   &c.out_h,      &c.out_w, &c.stride_h,
                               &c.stride_w, &c.pad_top,  &c.pad_left, &c.dilation_h, &c.dilation_w, &c.groups};
@@ -194,9 +200,35 @@ EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t coun
   c.y_stride[2] = c.filters;
   c.y_stride[1] = c.filters * c.out_w;
   c.y_stride[0] = c.y_stride[1] * c.out_h;
+  return c;
+}
+
+/* select_conv(batch, height, width, channels, <numbers>, forms, unpacked, threads)
+ * -> family + walk_batch 2^4 + strategy 2^5 + grid_m 2^20 + grid_n 2^40, for dense NHWC */
+EXPORT int __tvm_ffi_select_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_conv c = dense_conv(args);
   const TVMFFIAny *given = args + 4 + NUMBERS;
   vx_conv_plan plan = vx_choose_conv(&c, given[0].v_int64, given[1].v_int64, given[2].v_int64);
   return answer(result, plan.family | plan.walk_batch << 4 | plan.strategy << 5 | plan.grid_m << 20 | plan.grid_n << 40);
+}
+
+/* time_conv_selection(the same, repeats) -> nanoseconds of all repeats; of a plain product with the choice of its strategy. */
+EXPORT int __tvm_ffi_time_conv_selection(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_conv c = dense_conv(args);
+  const TVMFFIAny *given = args + 4 + NUMBERS;
+  struct timespec start, end;
+  volatile int64_t chosen = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (int64_t i = 0; i < given[3].v_int64; i++) {
+    vx_conv_plan plan = vx_choose_conv(&c, given[0].v_int64, given[1].v_int64, given[2].v_int64);
+    if (plan.family == VX_GEMM_FAMILY) {
+      vx_call call = as_product(&c);
+      plan.strategy = vx_select(&call, given[2].v_int64).strategy;
+    }
+    chosen += plan.strategy;
+  }
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  return answer(result, (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec);
 }
 
 /* pack_conv(w as [filters, channels, rows, columns], target, groups): see vx_execute_conv. */

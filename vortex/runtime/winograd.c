@@ -57,8 +57,9 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
                          work->v_row, work->v_point);
 }
 
-/* The store stage on `pixels` finished ones, which lie or will lie at `y`: what is added per element has the strides of the output. */
-static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels, int64_t ldc, int64_t filter, int64_t filters) {
+/* The store stage on `pixels` finished ones, which lie or will lie at `y`: what is added per element has the strides of the output, and
+ * is turned to `staged` where that is. */
+static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels, int64_t ldc, int64_t filter, int64_t filters, float *staged) {
   if (!vx_store_stage) return;
   const float *data[VX_EXTRAS] = {0};
   int64_t stride[VX_EXTRAS] = {0};
@@ -66,6 +67,10 @@ static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels,
     int per_element = vx_operands[x].per == VX_PER_ELEMENT;
     data[x] = (const float *)c->extras[x].data + (per_element ? y - c->y : filter);
     stride[x] = per_element ? ldc : 0;
+    if (!staged || !per_element) continue;
+    vortex_transpose(data[x], staged, pixels, filters, c->y_stride[3], ldc);
+    data[x] = staged;
+    staged += pixels * ldc;
   }
   vx_store_stage(out, out, pixels, filters, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
@@ -82,13 +87,14 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
     work->algorithm->output(block, y, tiles, filters, rows, columns, c->y_stride[1], c->y_stride[2], work->m_row,
                             work->m_point);
     for (int64_t r = 0; r < rows; r++)
-      finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters);
+      finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters, 0);
     return;
   }
   int64_t pixel = parts(filters, vx_lanes) * vx_lanes;
   work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
   for (int64_t r = 0; r < rows; r++) {
-    finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters);
+    finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters,
+           staged + rows * columns * pixel);
     vortex_transpose(staged + r * columns * pixel, y + r * c->y_stride[1], filters, columns, pixel, c->y_stride[3]);
   }
 }
@@ -154,7 +160,9 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
   work.run = x_turned || y_turned ? 8 : work.along;
   if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * parts(conv->channels, vx_lanes) * vx_lanes;
-  if (y_turned) work.y_floats = side * work.run * side * work.plan.panels * width;
+  int64_t rows_staged = side;
+  for (int64_t x = 0; x < vx_operand_count; x++) rows_staged += vx_operands[x].per == VX_PER_ELEMENT;
+  if (y_turned) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;
   vx_parallel(run_task, &work, plan->grid_tiles * plan->grid_panels);
   return work.out_of_memory;
 }
