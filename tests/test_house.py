@@ -81,6 +81,7 @@ MODULES = (
     "codegen.lower",
     "codegen.cpu_words",
     "codegen.cpu_weights",
+    "codegen.cpu_weight_dots",
     "codegen.cpu_words_load",
     "codegen.cpu_words_nest",
     "codegen.cpu_words_objects",

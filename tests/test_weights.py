@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import needs
 import numpy as np
 import pytest
@@ -16,31 +17,43 @@ import vortex
 from vortex import operators as ops
 from vortex.affinity import cpu_flags
 from vortex.candidates import WIDEST_PANEL, sieve
-from vortex.dtypes import GROUPS, WEIGHT_BITS, WORDS
+from vortex.dtypes import GROUPS, WEIGHT_BITS
 from vortex.epilogue import NOTHING
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
 from vortex.launcher import GemmKernel, shape_of
 from vortex.rkernel import decompose
 from vortex.specs import load_spec, what_if
 
-FORMATS = (ops.Weights("int4", group=32), ops.Weights("int8"))
+FORMATS = (
+    ("float32", ops.Weights("int4", group=32)),
+    ("float32", ops.Weights("int8")),
+    ("bfloat16", ops.Weights("int4", group=64)),
+    ("bfloat16", ops.Weights("int8")),
+)
+"""Of A, and of B."""
+ELEMENTS = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 CHAIN = ops.bias() >> ops.gelu()
+"""Of the first format."""
+
+
+def chain_of(weights: ops.Weights) -> ops.Epilogue:
+    return CHAIN if weights.group == 32 else NOTHING
 
 
 @cache
-def library(weights: ops.Weights) -> Any:
+def library(dtype: str, weights: ops.Weights) -> Any:
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    chain, spec = CHAIN if weights.group else NOTHING, load_spec("native")
+    spec = load_spec("native")
     # Few register tiles, none measured: all that is wanted is their results.
-    small = {"L0.max_utilization": 0.5 if spec.multiplier("float32").registers > 16 else 0.9}
-    return vortex.compile(
-        ops.Gemm(weights=weights, epilogue=chain), what_if(spec, small | {"L0.analysis": "analytical"})
-    )
+    share = 0.9 if spec.multiplier("float32").registers == 16 else 0.5 if dtype == "float32" else 0.7
+    small = {"L0.max_utilization": share, "L0.analysis": "analytical"}
+    operator = ops.Gemm(dtype=dtype, out_dtype="float32", weights=weights, epilogue=chain_of(weights))
+    return vortex.compile(operator, what_if(spec, small))
 
 
 def extras(weights: ops.Weights, n: int) -> dict[str, np.ndarray]:
-    return {"bias": np.linspace(-1, 1, n, dtype=np.float32)} if weights.group else {}
+    return {"bias": np.linspace(-1, 1, n, dtype=np.float32)} if chain_of(weights) else {}
 
 
 def drawn(weights: ops.Weights, n: int, k: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -51,22 +64,21 @@ def drawn(weights: ops.Weights, n: int, k: int, seed: int = 5) -> tuple[np.ndarr
 
 
 @needs.a_compiler
-@pytest.mark.parametrize("weights", FORMATS, ids=str)
-def test_every_residue_and_layout(weights: ops.Weights) -> None:
+@pytest.mark.parametrize(("dtype", "weights"), FORMATS, ids=str)
+def test_every_residue_and_layout(dtype: str, weights: ops.Weights) -> None:
     """Groups, words and panels that are not full, k of one element and of none."""
-    gemm, rng = library(weights), np.random.default_rng(6)
-    chain = CHAIN if weights.group else NOTHING
+    gemm, rng, chain = library(dtype, weights), np.random.default_rng(6), chain_of(weights)
     extents = [(m, n, k) for m in (1, 4, 30) for n in (1, 17, 100) for k in (0, 1, 7, 8, 31, 32, 33, 70, 1027)]
     for m, n, k in [*extents, (150, 200, 2100)]:
         q, scales = drawn(weights, n, k)
-        a = rng.integers(-4, 5, (m, k)).astype(np.float32)
+        a = rng.integers(-4, 5, (m, k)).astype(ELEMENTS[dtype])
         expected = chain.reference(a.astype(np.float64) @ weights.dequantize(q, scales), **extras(weights, n))
         turned = gemm.pack(np.ascontiguousarray(q.T), np.ascontiguousarray(scales.T), transpose=True)
         packed = gemm.pack(q, scales)
         assert np.array_equal(packed.data, turned.data)
         for left, flag in ((a, False), (np.ascontiguousarray(a.T), True)):
             found = gemm(left, packed, transpose_a=flag, **extras(weights, n))
-            assert np.abs(found - expected).max(initial=0) <= (1e-6 if weights.group else 0) * np.abs(expected).max(
+            assert np.abs(found - expected).max(initial=0) <= (1e-6 if chain else 0) * np.abs(expected).max(
                 initial=1
             ), (m, n, k)
 
@@ -74,8 +86,8 @@ def test_every_residue_and_layout(weights: ops.Weights) -> None:
 @needs.a_compiler
 def test_the_bits_are_those_of_the_float32_that_weights_stand_for(gemm: GemmKernel) -> None:
     """Widening rounds each weight once, and the chain of multiply-adds is that of outer products of float32."""
-    weights = FORMATS[1]
-    mine, rng = library(weights), np.random.default_rng(7)
+    dtype, weights = FORMATS[1]
+    mine, rng = library(dtype, weights), np.random.default_rng(7)
     for m, n, k in [(1, 100, 900), (37, 130, 517)]:
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
         q, scales = weights.quantize(b)
@@ -85,16 +97,18 @@ def test_the_bits_are_those_of_the_float32_that_weights_stand_for(gemm: GemmKern
 
 
 @needs.a_compiler
-@pytest.mark.parametrize("weights", FORMATS, ids=str)
-def test_every_plan_and_number_of_threads_gives_the_same_bits(weights: ops.Weights) -> None:
-    gemm, rng = library(weights), np.random.default_rng(8)
+@pytest.mark.parametrize(("dtype", "weights"), FORMATS, ids=str)
+def test_every_plan_and_number_of_threads_gives_the_same_bits(dtype: str, weights: ops.Weights) -> None:
+    gemm, rng = library(dtype, weights), np.random.default_rng(8)
     for m, n, k in [(33, 100, 517), (2, 700, 5000), (150, 20, 2000)]:
-        a = rng.standard_normal((m, k)).astype(np.float32)
+        a = rng.standard_normal((m, k)).astype(ELEMENTS[dtype])
         b = gemm.pack(*weights.quantize(rng.standard_normal((k, n)).astype(np.float32)))
         vortex.set_num_threads(1)
         expected = gemm(a, b, **extras(weights, n))
         vortex.set_num_threads(2)
         assert np.array_equal(gemm(a, b, **extras(weights, n)), expected)
+        turned = gemm(np.ascontiguousarray(a.T), b, transpose_a=True, **extras(weights, n))
+        assert np.array_equal(turned, expected)  # k is cut where A is turned
         for plan in gemm.plans(m, n, k, threads=2):
             found = gemm.run(plan, a, b, np.empty((m, n), np.float32), **extras(weights, n))
             assert np.array_equal(found, expected), plan
@@ -102,19 +116,21 @@ def test_every_plan_and_number_of_threads_gives_the_same_bits(weights: ops.Weigh
 
 @needs.a_compiler
 def test_accumulate_and_an_output_with_gaps() -> None:
-    weights = FORMATS[1]
-    gemm, (q, scales) = library(weights), drawn(weights, 61, 259)
-    a, room = np.ones((37, 259), np.float32), np.zeros((37, 70), np.float32)
-    for _ in range(2):
-        gemm(a, gemm.pack(q, scales), out=room[:, :61], accumulate=True)
-    assert np.array_equal(room[:, :61], 2 * (a @ weights.dequantize(q, scales))) and not room[:, 61:].any()
+    for dtype, weights in FORMATS[1:]:
+        gemm, (q, scales) = library(dtype, weights), drawn(weights, 61, 259)
+        a, room = np.ones((37, 259), ELEMENTS[dtype]), np.zeros((37, 70), np.float32)
+        for _ in range(2):
+            gemm(a, gemm.pack(q, scales), out=room[:, :61], accumulate=True)
+        expected = 2 * (a.astype(np.float32) @ weights.dequantize(q, scales))
+        assert np.array_equal(room[:, :61], expected) and not room[:, 61:].any()
 
 
 @needs.a_compiler
-def test_the_mirror_picks_the_same_plan() -> None:
-    gemm, rng = library(FORMATS[0]), np.random.default_rng(9)
+@pytest.mark.parametrize("place", [0, 3])
+def test_the_mirror_picks_the_same_plan(place: int) -> None:
+    gemm, rng = library(*FORMATS[place]), np.random.default_rng(9)
     selector = gemm.manifest.selector()
-    for _ in range(1500):
+    for _ in range(600):
         m, n, k = (int(x) for x in np.exp(rng.uniform(0, 8.5, 3)))
         shape = shape_of(m, n, k, transpose_a=bool(rng.integers(2)), packed=True)
         expected = selector.select(shape, threads := int(rng.choice([1, 2, 8])))
@@ -124,8 +140,8 @@ def test_the_mirror_picks_the_same_plan() -> None:
 
 @needs.a_compiler
 def test_a_saved_library_knows_its_weights(tmp_path: Path) -> None:
-    weights = FORMATS[0]
-    library(weights).save(tmp_path / "w.vortex")
+    dtype, weights = FORMATS[0]
+    library(dtype, weights).save(tmp_path / "w.vortex")
     again, (q, scales) = vortex.load(tmp_path / "w.vortex"), drawn(weights, 40, 64)
     found = again(np.ones((2, 64), np.float32), again.pack(q, scales), **extras(weights, 40))
     assert again.weights == weights and found.shape == (2, 40) and "plan" in str(again.explain(2, 40, 64))
@@ -133,7 +149,7 @@ def test_a_saved_library_knows_its_weights(tmp_path: Path) -> None:
 
 @needs.a_compiler
 def test_refusals() -> None:
-    gemm = library(FORMATS[0])
+    gemm = library(*FORMATS[0])
     q, scales = np.zeros((64, 5), np.int8), np.ones((2, 5), np.float32)
     a, bias = np.zeros((3, 64), np.float32), np.zeros(5, np.float32)
     with pytest.raises(OperandError, match=r"without scales.*\(2, 5\)"):
@@ -152,7 +168,7 @@ def test_refusals() -> None:
     with pytest.raises(OperandError, match=r"b .*is not packed.*pack\(q, scales\)"):
         gemm(a, np.zeros((64, 5), np.float32), bias=bias)
     with pytest.raises(OperandError, match="another library"):
-        other = library(FORMATS[1])
+        other = library(*FORMATS[1])
         other(a, gemm.pack(q, scales))
     with pytest.raises(ShapeError, match="inner extent"):
         gemm(a[:, :63], gemm.pack(q, scales), bias=bias)
@@ -165,8 +181,8 @@ def test_operators_that_are_refused() -> None:
         ops.Weights("int4", group=24)
     with pytest.raises(DtypeError, match="expected Weights"):
         ops.Gemm(weights="int4")  # type: ignore[arg-type]
-    with pytest.raises(DtypeError, match="expected float32 operands"):
-        ops.Gemm(dtype="float16", weights=ops.Weights())
+    with pytest.raises(DtypeError, match="expected float32, bfloat16 or float16"):
+        ops.Gemm(dtype="int8", weights=ops.Weights())
     with pytest.raises(DtypeError, match="one or the other"):
         ops.Gemm(prologue=ops.relu(), weights=ops.Weights())
     with pytest.raises(DeviceError, match="only CPU libraries"):
@@ -188,14 +204,17 @@ def test_quantized_weights_are_within_half_a_step(dtype: str, group: int, k: int
 
 
 @pytest.mark.parametrize("hardware", ["epyc-zen5", "xeon-e5-2680v3"])
-@pytest.mark.parametrize("group", GROUPS)
-def test_steps_of_k_begin_with_a_group(hardware: str, group: int) -> None:
+@pytest.mark.parametrize(("group", "dtype"), [(0, "bfloat16"), (16, "float16"), (256, "float32"), (128, "bfloat16")])
+def test_steps_of_k_begin_with_a_group(hardware: str, group: int, dtype: str) -> None:
     spec, weights = load_spec(hardware), ops.Weights("int8", group=group)
-    found = sieve(decompose(ops.Gemm(weights=weights), spec))
-    isa, words = spec.multiplier("float32"), WORDS[f"float32 by {weights}"]
+    rkernel = decompose(ops.Gemm(dtype=dtype, weights=weights), spec)
+    found, isa, words = sieve(rkernel), spec.multiplier(dtype), rkernel.words
+    assert words and words.weights == weights and words.element == dtype
     assert found.strategies
     for strategy in found.strategies:
-        assert strategy.l1.k % (group or 1) == 0 and not strategy.stage.pack_b and not strategy.stage.swap
+        assert (
+            strategy.l1.k * words.per_word % (group or 1) == 0 and not strategy.stage.pack_b and not strategy.stage.swap
+        )
     for tile in found.register_tiles:
         rows, vectors = tile.m, tile.n // isa.lanes
         assert vectors <= WIDEST_PANEL and rows * vectors + min(rows, vectors) + words.in_flight <= isa.registers

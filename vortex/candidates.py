@@ -215,13 +215,12 @@ def sieve(rkernel: RKernel) -> Sieve:
     words = rkernel.words
     if words and words.weights:
         # They are packed beforehand, in panels of a few vectors, and a step of k at L1 begins with a group.
-        group, widest = (
-            words.weights.group or 1,
-            WIDEST_PANEL * rkernel.hardware.multiplier(rkernel.operator.dtype).lanes,
-        )
+        widest = WIDEST_PANEL * rkernel.hardware.multiplier(rkernel.operator.dtype).lanes
         narrow = tuple(tile for tile in tiles if tile.n <= widest)
         packed = tuple(
-            s for s in strategies if takes_packed(s) and s.l0.n <= widest and (s.l1.k >= WHOLE or s.l1.k % group == 0)
+            s
+            for s in strategies
+            if takes_packed(s) and s.l0.n <= widest and (s.l1.k >= WHOLE or s.l1.k % words.step == 0)
         )
         return Sieve(narrow, packed, (*admitted, Admitted("L1", "FilterByWeights", len(packed))))
     if words:

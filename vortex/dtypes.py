@@ -11,6 +11,8 @@ ITEM_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2, "int8": 
 
 WEIGHT_BITS = {"int4": 4, "int8": 8}
 """What a weight may be kept in: signed integers."""
+CHUNK = 256
+"""Weights of a column without groups that dot products add up before they are multiplied by the scale."""
 GROUPS = (0, 16, 32, 64, 128, 256)
 """Neighbours along k that may share a scale; 0 for a whole column."""
 
@@ -118,14 +120,17 @@ class WordFormat:
     def widened(self) -> bool:
         return self.per_word == 1 and self.element != "float32"
 
-    @property
-    def per_line(self) -> int:
-        """Neighbours along k in one line of a packed B."""
-        return self.weights.per_word if self.weights else self.per_word
-
     def lines(self, k: int) -> int:
         """Lines of a packed panel of B."""
         return self.weights.lines(k) if self.weights else -(-k // self.per_word) + 1
+
+    @property
+    def step(self) -> int:
+        """Words of k that a cut of k is a multiple of: those of a group of weights, or of a sum that gets its scale."""
+        if not self.weights:
+            return 1
+        chunk = CHUNK if self.per_word > 1 else 1
+        return max(1, (self.weights.group or chunk) // self.per_word)
 
     @property
     def name(self) -> str:
@@ -138,7 +143,17 @@ FORMATS = (
     WordFormat("int8", 4, "int32", 5),
     WordFormat("bfloat16", 1, "float32", 1),
     WordFormat("float16", 1, "float32", 1),
-    *(WordFormat("float32", 1, "float32", 3, Weights(dtype, group)) for dtype in WEIGHT_BITS for group in GROUPS),
+    *(
+        WordFormat(element, per_word, "float32", in_flight, Weights(dtype, group))
+        for element, per_word, in_flight in (
+            ("float32", 1, 3),
+            ("bfloat16", 2, 5),
+            ("bfloat16", 1, 3),
+            ("float16", 1, 3),
+        )
+        for dtype in WEIGHT_BITS
+        for group in GROUPS
+    ),
 )
 WORDS = {words.name: words for words in FORMATS}
 SUMS = {"int8": "int32"}

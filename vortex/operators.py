@@ -62,7 +62,8 @@ class Gemm:
     n: Extent = None
     k: Extent = None
     weights: Weights | None = None
-    """B is quantized and comes packed: `pack(q, scales)`. Every weight is widened to the float32 that it stands for."""
+    """B is quantized and comes packed: `pack(q, scales)`. In float32 every weight is widened to the float32 that it
+    stands for; bfloat16 is multiplied by the integers, and the sums of groups by their scales."""
 
     def __post_init__(self) -> None:
         if self.weights is not None:
@@ -238,13 +239,12 @@ class GroupedGemm:
 
 
 def check_weights(operator: Gemm) -> None:
-    """Quantized weights are widened to float32: other factors have no use for them."""
+    """Quantized weights are widened to numbers with a fraction: other factors have no use for them."""
     if not isinstance(operator.weights, Weights):
         raise DtypeError(f"Gemm(weights={operator.weights!r}): expected Weights, such as Weights('int4', group=128)")
-    if operator.dtype != "float32":
-        raise DtypeError(
-            f"Gemm(dtype={operator.dtype!r}, weights={operator.weights}): expected float32 operands; cast A"
-        )
+    if operator.dtype not in ("float32", "bfloat16", "float16"):
+        told = f"Gemm(dtype={operator.dtype!r}, weights={operator.weights})"
+        raise DtypeError(f"{told}: expected float32, bfloat16 or float16; cast A")
     if operator.prologue:
         raise DtypeError(f"Gemm(prologue={operator.prologue}, weights={operator.weights}): expected one or the other")
 

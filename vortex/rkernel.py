@@ -76,8 +76,8 @@ class RKernel(Generic[H]):
     @property
     def words(self: RKernel[HardwareSpec]) -> WordFormat | None:
         """How the operands of a product reach the multiplier of a CPU; None as they are, float32."""
-        dtype, weights = self.operator.dtype, getattr(self.operator, "weights", None)
-        return WORDS[f"{dtype} by {weights}"] if weights else self.hardware.words(dtype)
+        weights, words = getattr(self.operator, "weights", None), self.hardware.words(self.operator.dtype)
+        return WORDS[f"{words.name if words else 'float32'} by {weights}"] if weights else words
 
 
 def decompose(operator: Operator, hardware: H) -> RKernel[H]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from vortex.codegen.cpu_nest import STORE_SYMBOL
+from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
 from vortex.codegen.cpu_words import WordTile, imported_ir, word_kernel
 from vortex.codegen.cpu_words_load import (
@@ -30,10 +31,11 @@ Task = tuple[Callable[..., None], Sequence[object]]
 
 
 def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    functions = []
+    weighted = weight_kernel if words.per_word == 1 else weight_dot_kernel
+    kernel, functions = weighted if words.weights else word_kernel, []
     for tile in tiles:
         try:
-            functions.append((weight_kernel if words.weights else word_kernel)(tile, lanes, words))
+            functions.append(kernel(tile, lanes, words))
         except Exception as error:
             raise CodegenError(
                 f"L0 {words.name} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"

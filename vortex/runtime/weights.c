@@ -1,4 +1,5 @@
-/* Quantized weights laid out for their micro-kernels: before the words of every group, a line of its scales. */
+/* Quantized weights laid out for their micro-kernels: before the words of every group, a line of its scales. Where a word of A has two
+ * elements, the neighbours of a word of B are in its halves by turns. */
 #include "vortex_runtime.h"
 
 enum { BITS = 32 / VX_PER_LINE };
@@ -25,7 +26,7 @@ int vx_pack_weights(const int8_t *q, int64_t q_k, int64_t q_n, const float *scal
           for (int64_t e = 0; e < VX_PER_LINE && w + e < end; e++) {
             int32_t weight = q[(w + e) * q_k + (first + j) * q_n];
             if (weight > VX_LARGEST || weight < -VX_LARGEST - 1) return 1;
-            word |= ((uint32_t)weight & (uint32_t)((1ull << BITS) - 1)) << (BITS * e);
+            word |= ((uint32_t)weight & (uint32_t)((1ull << BITS) - 1)) << (e % VX_PER_WORD * (32 / VX_PER_WORD) + e / VX_PER_WORD * BITS);
           }
           target[j] = (int32_t)word;
         }

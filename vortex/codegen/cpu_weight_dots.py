@@ -1,0 +1,223 @@
+"""L0 of quantized weights with bfloat16 on CPUs: as `cpu_weights`, with the instruction that adds up two products.
+
+A word of a packed line holds neighbours along k in its two halves by turns: one shift brings a pair into place. Weights
+of at most 8 bits are bfloat16 exactly: they are multiplied as integers, and the sum of a group is multiplied by its
+scale. Groups are added up in C, in their order; those of a whole column are CHUNK weights long, so that the bits do
+not depend on where L1 cuts k.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_nest import fetch
+from vortex.codegen.cpu_weights import AHEAD
+from vortex.codegen.cpu_words import WordTile
+from vortex.dtypes import WEIGHT_BITS, WordFormat
+
+LOOKS_UP = 16
+"""Lanes of the vectors whose halves one instruction permutes by any 5 bits (AVX-512)."""
+
+
+def bfloat16_bits(value: int) -> int:
+    """Of a small integer."""
+    import numpy as np
+
+    return int(np.float32(value).view(np.uint32)) >> 16
+
+
+def pair_table() -> Any:
+    """The bfloat16 that 4 bits stand for, twice over: the fifth bit of an index belongs to the next weight."""
+    halves = [bfloat16_bits(x - 16 * (x >= 8)) for x in range(16)]
+    words = [halves[x] | halves[x + 1] << 16 for x in range(0, 16, 2)] * 2
+    signed = [word - (1 << 32) if word >> 31 else word for word in words]
+    return T.Shuffle([tirx.const(word, "int32") for word in signed], list(range(len(signed))))
+
+
+def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFunc:
+    """The L0 rKernel of `tile` against quantized weights in words of two bfloat16, as a scheduled function
+
+    `symbol(a, b, c, start, depth, lda, ldb, ldc, last, mode, flip)` as of `cpu_weights.weight_kernel`, with `depth` in
+    words of A.
+    """
+    weights, per_word = words.weights, words.per_word
+    assert weights is not None
+    rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
+    bits, grouped = WEIGHT_BITS[weights.dtype], weights.group > 0
+    per_line, length = weights.per_word // per_word, words.step
+    tall, looks_up = rows >= vectors, bits == 4 and lanes == LOOKS_UP
+    nothing = tirx.const(0, "float32")
+    vector, integers, halves = f"float32x{lanes}", f"int32x{lanes}", f"int16x{2 * lanes}"
+
+    def lane(value: Any) -> Any:
+        return T.broadcast(value, lanes)
+
+    def as_float(word: Any, left: Any) -> Any:
+        """The bits of the float32 of the weight that lies `left` below the top of each word."""
+        top = T.shift_right(T.shift_left(word, lane(left)), lane(T.int32(32 - bits)))
+        return T.reinterpret(integers, T.Cast(vector, top))
+
+    def widened(word: Any, place: Any) -> Any:
+        """The pairs of weights at `place` of the words, as words of two bfloat16."""
+        if looks_up:
+            index = T.reinterpret(halves, T.shift_right(word, lane(place * bits)))
+            table = T.reinterpret(halves, pair_table())
+            found = T.call_llvm_pure_intrin(halves, "llvm.x86.avx512.permvar.hi.512", table, index)
+            return T.reinterpret(integers, found)
+        low, high = as_float(word, 32 - bits - place * bits), as_float(word, 16 - bits - place * bits)
+        low = T.reinterpret(
+            integers, T.shift_right(T.reinterpret(f"uint32x{lanes}", low), T.broadcast(T.uint32(16), lanes))
+        )
+        return T.bitwise_or(low, T.bitwise_and(high, lane(T.int32(-65536))))
+
+    def dot(total: Any, pair: Any, row: Any) -> Any:
+        return T.call_pure_extern(vector, f"vortex_dpbf16_{lanes}", total, row, lane(pair))
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        start: T.handle,
+        depth: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldc: T.int64,
+        last: T.int32,
+        mode: T.int32,
+        flip: T.int32,
+    ):
+        T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
+        A = T.match_buffer(a, (rows, depth * per_word), "uint16", align=2, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (2 * depth + 1, columns), "int32", align=4, strides=[ldb, T.int64(1)])
+        C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
+        Start = T.match_buffer(start, (columns,), "int32", align=4)
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((columns,), "int32", scope="local")
+            acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
+            word = T.sblock_alloc_buffer((columns,), "int32", scope="local")
+            row = T.sblock_alloc_buffer((columns,), "int32", scope="local")
+            for j in T.unroll(vectors):
+                for l in T.vectorized(lanes):
+                    with T.sblock("mask"):
+                        vj = T.axis.spatial(columns, j * lanes + l)
+                        mask[vj] = T.Select(
+                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
+                        )
+            if mode == 0:
+                for i, j in T.grid(rows, vectors):
+                    for l in range(lanes):
+                        with T.sblock("zero"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            acc[vi, vj] = nothing
+                    for l in range(lanes):
+                        with T.sblock("clear"):
+                            vi = T.axis.spatial(rows, i)
+                            vj = T.axis.spatial(columns, j * lanes + l)
+                            C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
+            with T.sblock("compute"):
+                T.reads(
+                    A[0:rows, 0 : depth * per_word], B[0 : 2 * depth + 1, 0:columns], Start[0:columns], mask[0:columns]
+                )
+                T.writes(C[0:rows, 0:columns], acc[0:rows, 0:columns], word[0:columns], row[0:columns])
+                for g in T.serial(T.truncdiv(depth + length - 1, length)):
+                    line: T.let[T.int64] = g * (length // per_line + 1) + 1 if grouped else g * (length // per_line)
+                    count: T.let[T.int64] = T.min(T.int64(length), depth - g * length)
+                    whole: T.let[T.int64] = T.truncdiv(count, per_line)
+                    for i, j in T.grid(rows, vectors):
+                        acc[i, T.ramp(j * lanes, 1, lanes)] = T.broadcast(nothing, lanes)
+                    for w in T.serial(whole):
+                        for j in T.unroll(vectors):
+                            T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD]), 0))
+                        for e in T.unroll(per_line):
+                            if tall:
+                                for j in T.unroll(vectors):
+                                    row[T.ramp(j * lanes, 1, lanes)] = widened(
+                                        B[line + w, T.ramp(j * lanes, 1, lanes)], e
+                                    )
+                                for i in T.unroll(rows):
+                                    for j in T.unroll(vectors):
+                                        acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
+                                            acc[i, T.ramp(j * lanes, 1, lanes)],
+                                            T.reinterpret(
+                                                "int32",
+                                                A[i, T.ramp((g * length + w * per_line + e) * per_word, 1, per_word)],
+                                            ),
+                                            row[T.ramp(j * lanes, 1, lanes)],
+                                        )
+                            else:
+                                for j in T.unroll(vectors):
+                                    row[T.ramp(j * lanes, 1, lanes)] = widened(
+                                        B[line + w, T.ramp(j * lanes, 1, lanes)], e
+                                    )
+                                    for i in T.unroll(rows):
+                                        acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
+                                            acc[i, T.ramp(j * lanes, 1, lanes)],
+                                            T.reinterpret(
+                                                "int32",
+                                                A[i, T.ramp((g * length + w * per_line + e) * per_word, 1, per_word)],
+                                            ),
+                                            row[T.ramp(j * lanes, 1, lanes)],
+                                        )
+                    for j in T.unroll(vectors):
+                        word[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                    if count > whole * per_line:
+                        for j in T.unroll(vectors):
+                            word[T.ramp(j * lanes, 1, lanes)] = B[line + whole, T.ramp(j * lanes, 1, lanes)]
+                    for e in T.serial(count - whole * per_line):
+                        for j in T.unroll(vectors):
+                            row[T.ramp(j * lanes, 1, lanes)] = widened(word[T.ramp(j * lanes, 1, lanes)], T.int32(0))
+                            word[T.ramp(j * lanes, 1, lanes)] = T.shift_right(
+                                word[T.ramp(j * lanes, 1, lanes)], T.broadcast(T.int32(bits), lanes)
+                            )
+                            for i in T.unroll(rows):
+                                acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
+                                    acc[i, T.ramp(j * lanes, 1, lanes)],
+                                    T.reinterpret(
+                                        "int32",
+                                        A[i, T.ramp((g * length + whole * per_line + e) * per_word, 1, per_word)],
+                                    ),
+                                    row[T.ramp(j * lanes, 1, lanes)],
+                                )
+                    for j in T.unroll(vectors):
+                        for i in T.unroll(rows):
+                            T.evaluate(
+                                T.call_llvm_intrin(
+                                    "void",
+                                    "llvm.masked.store",
+                                    T.fma(
+                                        acc[i, T.ramp(j * lanes, 1, lanes)],
+                                        T.reinterpret(
+                                            vector,
+                                            B[line - 1, T.ramp(j * lanes, 1, lanes)]
+                                            if grouped
+                                            else Start[T.ramp(j * lanes, 1, lanes)],
+                                        ),
+                                        T.call_llvm_pure_intrin(
+                                            vector,
+                                            "llvm.masked.load",
+                                            T.address_of(C[i, j * lanes]),
+                                            mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
+                                            T.broadcast(nothing, lanes),
+                                        ),
+                                    ),
+                                    T.address_of(C[i, j * lanes]),
+                                    mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
+                                )
+                            )
+
+    schedule = s_tir.Schedule(kernel)
+    names = vector_intrinsics(lanes)
+    for block, intrinsic in (("zero", names.zero), ("clear", names.store)):
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        schedule.tensorize(loops[-1], intrinsic)
+        for loop in loops[:-1]:
+            if block == "clear":
+                schedule.unroll(loop)
+    return schedule.mod["main"]
