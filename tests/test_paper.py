@@ -18,6 +18,7 @@ from eval.reproduce import (
     backends,
     overheads,
     pages,
+    regions,
     registry,
     run,
     sampled,
@@ -347,3 +348,14 @@ class TestStatic:
         assert "| s/0 | 1x2x3 | 2000000.0 | 0.50 | - | 64 trials in 9 s |" in page.blocks[1]
         assert "no rule" in page.blocks[-1]
         assert "| 1x2x3 | MetaSchedule | 0.50 |" in page.losses[1]
+
+
+class TestRegions:
+    def test_a_shape_that_is_slower_when_cut_is_a_loss(self):
+        def row(cut: bool, off: float):
+            case = asdict(Case("s", "s/0", 1, 2, 3)) | {"loss": 0.5, "predicted": 1.2, "on": "II", "masks_s": 2.0}
+            return case | {"cut": cut, "on_s": 1.0, "off_s": off}
+
+        page = regions.regions([measured(1, "a", [row(True, 0.9)]), measured(1, "b", [row(False, 1.0)])])
+        assert "| all | 2 | 1 | 50% | 0.949 | 0.900 | 2.000 | 2.000 |" in page.blocks[1]
+        assert "| 1x2x3 | 0.900 | 1.200 | II |" in page.losses[1]

@@ -242,8 +242,8 @@ TABLE7 = Result(
     "analyzer configurations: offline time against performance",
     "the paper's changed CPU configuration runs every candidate of L1 for 33 hours. Here the candidates that are the "
     "best of their L0 tile somewhere in the domain are run, each on one tile of L1, and what is predicted of it is "
-    "scaled by measured over predicted; a third configuration measures nothing. Selection is the Python mirror's and "
-    "not timed.",
+    "scaled by measured over predicted; a third configuration measures nothing. Selection is the Python mirror's, "
+    "of one strategy a call, and not timed.",
     all_products,
     open_analyzers,
     table7,

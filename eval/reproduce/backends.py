@@ -39,9 +39,9 @@ def few_rows(options: Options) -> list[Case]:
 
 
 def fixed_ways(gemm: Any, case: Case, threads: int) -> dict[str, Any]:
-    """The plan of least predicted cost of each fixed way that has one, and the selector's choice."""
+    """The plan of least predicted cost of each fixed way that has one, of one strategy, and the selector's choice."""
     layout = {"transpose_b": case.trans_b}
-    every = gemm.plans(case.m, case.n, case.k, threads=threads, **layout)
+    every = [plan for plan in gemm.plans(case.m, case.n, case.k, threads=threads, **layout) if not plan.regions]
     found = {ADAPTIVE: gemm.plan(case.m, case.n, case.k, threads=threads, **layout)}
     for name, belongs in WAYS.items():
         if allowed := [plan for plan in every if belongs(plan)]:

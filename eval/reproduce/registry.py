@@ -13,6 +13,7 @@ RESULTS = {
     "fig14": "eval.reproduce.overheads:FIG14",
     "fig15": "eval.reproduce.selection:FIG15",
     "fig16": "eval.reproduce.backends:FIG16",
+    "polymerize": "eval.reproduce.regions:POLYMERIZE",
     "static": "eval.reproduce.static:STATIC",
     "offline": "eval.reproduce.overheads:OFFLINE",
 }

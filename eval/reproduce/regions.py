@@ -1,0 +1,74 @@
+"""Several micro-kernels in one call, on against off: MikPoly's idea, which the paper does not have."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from matplotlib.figure import Figure
+
+from eval import polymerize
+from eval.compare import markdown
+from eval.records import Line
+from eval.reproduce.calls import product, undisturbed
+from eval.reproduce.result import Measure, Options, Page, Result
+from eval.reproduce.vendors import by_size
+from eval.suites import MAIN_SUITES, Case, load_suite
+
+LEAST_FLOPS, MOST_FLOPS = 1e6, 2e9
+ROUNDS, SMOKE_ROUNDS = 8, 2
+SLOWER = 0.98
+
+
+def middle_products(options: Options) -> Sequence[Case]:
+    """The products of Table 3, and the forward layers, that are neither over before they begin nor seconds long."""
+    found = by_size((case for suite in MAIN_SUITES for case in load_suite(suite)), options)
+    return [case for case in found if isinstance(case, Case) and LEAST_FLOPS <= case.flops <= MOST_FLOPS]
+
+
+def open_regions(options: Options, stack: ExitStack) -> Measure:
+    gemm, rounds = product(options), SMOKE_ROUNDS if options.smoke else ROUNDS
+    return lambda case: undisturbed(
+        lambda: [polymerize.measured(gemm, case, options.threads, packed=False, rounds=rounds)], options
+    )
+
+
+def regions(lines: Sequence[Line]) -> Page:
+    blocks, losses = [], []
+    for threads in sorted({line["threads"] for line in lines}):
+        rows = [row for line in lines if line["threads"] == threads for row in line["rows"]]
+        table = [line for line in polymerize.report(rows).splitlines() if line.startswith("|")]
+        blocks += [f"### {threads} thread{'s' * (threads > 1)}", "\n".join(table)]
+        slow = [row for row in rows if row["cut"] and row["off_s"] / row["on_s"] < SLOWER]
+        if slow:
+            slow.sort(key=lambda row: row["off_s"] / row["on_s"])
+            cells = [
+                [f"{r['m']}x{r['n']}x{r['k']}", f"{r['off_s'] / r['on_s']:.3f}", f"{r['predicted']:.3f}", r["on"]]
+                for r in slow
+            ]
+            losses.append(f"At {threads} thread(s) {len(slow)} of {len(rows)} shapes are slower when cut:")
+            losses.append(markdown(("shape", "off / on", "predicted", "on"), cells))
+
+    def draw(figure: Figure) -> None:
+        axes, rows = figure.subplots(), [row for line in lines for row in line["rows"]]
+        for cut, label in ((False, "not cut"), (True, "cut into regions")):
+            some = [row for row in rows if row["cut"] is cut]
+            axes.scatter([r["loss"] for r in some], [r["masks_s"] / r["on_s"] for r in some], s=10, label=label)
+        axes.axhline(1.0, color="gray", linewidth=1)
+        axes.set_xlabel("share of the cores' time lost to padding and the last wave by one register tile and masks")
+        axes.set_ylabel("its seconds over ours")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+    return Page(blocks, losses, draw)
+
+
+POLYMERIZE = Result(
+    "polymerize",
+    "several micro-kernels in one call, on against off",
+    "the paper has one micro-kernel a call. Off: the best plan of one strategy, whose residues have micro-kernels of "
+    "their own. Masks: one register tile a call, operands padded beforehand. Products from "
+    f"{LEAST_FLOPS / 1e6:g} MFLOP to {MOST_FLOPS / 1e9:g} GFLOP; a shape that is not cut has the same plan on and off.",
+    middle_products,
+    open_regions,
+    regions,
+    seconds=1.5,
+)
