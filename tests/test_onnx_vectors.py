@@ -1,4 +1,4 @@
-"""The test vectors of ONNX's node backend: what Gemm, MatMul, Conv and the reductions of that standard must give."""
+"""The test vectors of ONNX's node backend: what its Gemm, MatMul, MatMulInteger, Conv and reductions must give."""
 
 import warnings
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from test_words import library as words_library
 
 import vortex
 from vortex.batch_launcher import BatchGemmKernel
@@ -26,8 +27,8 @@ Vector = tuple[str, dict[str, Any], list[np.ndarray], np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def vectors() -> Callable[[str], list[Vector]]:
-    """(name, attributes, inputs, output) of every float32 vector of one node of a kind."""
+def vectors() -> Callable[..., list[Vector]]:
+    """(name, attributes, inputs, output) of every vector of one node of a kind, float32 unless told."""
     from onnx import helper
     from onnx.backend.test.case.node import collect_testcases
 
@@ -35,14 +36,14 @@ def vectors() -> Callable[[str], list[Vector]]:
         warnings.simplefilter("ignore")  # the vectors of other operators are computed on the way
         cases = [case for case in collect_testcases() if case.model is not None and len(case.model.graph.node) == 1]
 
-    def of(kind: str) -> list[Vector]:
+    def of(kind: str, *dtypes: type) -> list[Vector]:
         found = []
         for case in cases:
             node = case.model.graph.node[0]
             if node.op_type == kind:
                 attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
                 inputs, outputs = case.data_sets[0]
-                if inputs[0].dtype == np.float32:
+                if inputs[0].dtype in (dtypes or (np.float32,)):
                     found.append((case.name, attributes, list(inputs), outputs[0]))
         assert found, f"this release of onnx has no vectors of {kind}"
         return found
@@ -64,6 +65,20 @@ def test_matmul(library_path: Path, vectors: Callable[[str], list[Vector]]):
     for name, _, (a, b), expected in vectors("MatMul"):
         found = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
         np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_matmul_integer(vectors: Callable[..., list[Vector]]):
+    """A comes as it is, unsigned too; its zero point is taken off by the column sums of B."""
+    product, checked = words_library("int8"), 0
+    for name, _, (a, b, *zeros), expected in vectors("MatMulInteger", np.uint8, np.int8):
+        zero_a, zero_b = [*(np.asarray(zero, np.int32) for zero in zeros), *[np.int32(0)] * 2][:2]
+        signed = b.astype(np.int32) - zero_b
+        if a.ndim != 2 or signed.min() < -128 or signed.max() > 127:
+            continue
+        found = product(a, signed.astype(np.int8)) - zero_a.reshape(-1, 1) * signed.sum(axis=0)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        checked += 1
+    assert checked
 
 
 def same_padding(extents: tuple[int, ...], given: dict[str, Any], kernel: tuple[int, ...]) -> tuple[int, int, int, int]:
