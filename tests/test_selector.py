@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from vortex.cost import NEVER, Problem, predict
+from vortex.cost import NEVER
 from vortex.errors import VortexError
 from vortex.launcher import GemmKernel
 from vortex.polymerize import polymerize, select
@@ -18,7 +18,6 @@ from vortex.selector import (
     Family,
     Grid,
     LaunchPlan,
-    NumpyArithmetic,
     OperandB,
     Selector,
     Shape,
@@ -66,7 +65,7 @@ def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored
     chosen, alone = [nothing] * len(shapes), [nothing] * len(shapes)
     families = [selector.family(shape) if maybe_split(shape, selector) else None for shape, _ in shapes]
     known = {place: family for place, family in enumerate(families) if family}
-    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
+    dots = selector.columns.dot
     for threads, splits in sorted(
         {(count, f.splits if f else 1) for (_, count), f in zip(shapes, families, strict=True)}
     ):
@@ -78,9 +77,7 @@ def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored
         dot = np.array([family is not None and family.dot for family in (families[place] for place in places)])
         least = np.full(len(places), np.inf, np.float32)
         for grid in grids(threads, splits):
-            rows = [astuple(problem(shapes[place][0], grid, threads, selector.rates)) for place in places]
-            columns = Problem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
-            total = np.asarray(predict(ops, selector.float32_rates, selector.columns, columns).total)
+            total = selector.totals([problem(shapes[place][0], grid, threads, selector.rates) for place in places])
             if grid == Grid(1, 1):
                 dot = dots[total.argmin(axis=1)]
             total = np.where(dots[None] == dot[:, None], total, np.float32(NEVER))
@@ -106,7 +103,7 @@ def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[
         for place, ((shape, threads), plan) in enumerate(zip(shapes, plans, strict=True))
     }
     found: dict[int, LaunchPlan] = {}
-    ops, dots = NumpyArithmetic(selector.table), selector.columns.dot
+    dots = selector.columns.dot
     answers: dict[int, Answer | None] = dict.fromkeys(running)
     while answers:
         asked = {}
@@ -116,11 +113,9 @@ def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[
             except StopIteration as done:
                 if done.value:
                     found[place] = as_plan(done.value, selector, shapes[place][1])
-        rows = [astuple(problem(r.shape, r.grid, r.cores, selector.rates, r.others)) for r in asked.values()]
-        if not rows:
+        if not asked:
             break
-        columns = Problem(*(np.array(values, np.float32)[:, None] for values in zip(*rows, strict=True)))
-        total = np.asarray(predict(ops, selector.float32_rates, selector.columns, columns).total)
+        total = selector.totals([problem(r.shape, r.grid, r.cores, selector.rates, r.others) for r in asked.values()])
         family = np.array([r.dot for r in asked.values()])[:, None]
         total = np.where(dots[None] == family, total, np.float32(NEVER))
         index = total.argmin(axis=1)

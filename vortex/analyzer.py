@@ -8,7 +8,7 @@ domain would miss much.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,7 +18,7 @@ from vortex.axes import Extent, Hint, often
 from vortex.candidates import WIDEST_PANEL, Strategy
 from vortex.dtypes import WordFormat
 from vortex.rates import Rates
-from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids
+from vortex.selector import Array, Grid, OperandB, Selector, Shape, SlopeTable, grids, problem
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
@@ -26,6 +26,8 @@ FILTERS = often(dict.fromkeys((16, 32, 64, 96, 128, 192, 256, 384, 512), 1.0))
 """Columns of a packed operand that is the weights of a convolution."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
+BLOCK = 16_384
+"""Prices at once: the fifty arrays of that many that the cost passes through stay in a core's L2."""
 MOST_WORK = 1 << 37
 """Multiply-adds of the largest shapes of the domain."""
 
@@ -58,15 +60,19 @@ def lattices(known: Mapping[str, Extent]) -> tuple[Sequence[int], Sequence[int]]
     return (FINE[::2], FINE) if any(extent is not None for extent in known.values()) else (COARSE, FINE[::2])
 
 
+def in_blocks(selector: Selector, shapes: Sequence[Shape], grid: Grid, threads: int) -> Iterator[Array]:
+    """Predicted seconds of every strategy on so many shapes that the cost works in cache, [shape, strategy]."""
+    block = max(1, BLOCK // len(selector.strategies))
+    for first in range(0, len(shapes), block):
+        asked = (shape.in_words(selector.words) for shape in shapes[first : first + block])
+        yield selector.totals([problem(shape, grid, threads, selector.rates) for shape in asked])
+
+
 def losses(selector: Selector, shapes: Sequence[Shape], threads: int) -> Array:
     """Predicted seconds over the least of any strategy, [shape, strategy]; the best grid for each."""
-    rows = []
     plans = [Grid(1, 1)] if threads == 1 else grids(threads)
-    for shape in shapes:
-        totals = [np.asarray(selector.costs(shape, grid, threads).total) for grid in plans]
-        least = np.minimum.reduce(totals)
-        rows.append(least / least.min())
-    return np.minimum(np.stack(rows), np.float32(1e3))
+    least = np.minimum.reduce([np.concatenate(list(in_blocks(selector, shapes, grid, threads))) for grid in plans])
+    return np.minimum(least / least.min(axis=1, keepdims=True), np.float32(1e3))
 
 
 def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strategy]:
@@ -75,12 +81,12 @@ def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strateg
     for index, strategy in enumerate(selector.strategies):
         owners.setdefault(strategy.l0, []).append(index)
     kept: set[int] = set()
-    for shape in shapes:
-        totals = np.asarray(selector.costs(shape, Grid(1, 1), 1).total)
+    for totals in in_blocks(selector, shapes, Grid(1, 1), 1):
         for indices in owners.values():
-            winner = indices[int(np.argmin(totals[indices]))]
-            if totals[winner] < 1e20:
-                kept.add(winner)
+            of_tile = totals[:, indices]
+            winners = np.argmin(of_tile, axis=1)
+            served = of_tile[np.arange(len(winners)), winners] < 1e20
+            kept.update(np.array(indices)[winners[served]].tolist())
     return [selector.strategies[index] for index in sorted(kept)]
 
 
@@ -126,8 +132,8 @@ def choose_panel(
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
-        seconds = [float(np.min(np.asarray(selector.costs(shape, Grid(1, 1), 1).total))) for shape in packed.shapes]
-        scores[panel] = float(np.average(np.log(seconds), weights=packed.weights))
+        seconds = np.concatenate([b.min(axis=1) for b in in_blocks(selector, packed.shapes, Grid(1, 1), 1)])
+        scores[panel] = float(np.average(np.log(seconds, dtype=np.float64), weights=packed.weights))
     return min(widths, key=lambda width: (round(scores[width], 3), width))
 
 

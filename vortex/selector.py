@@ -283,6 +283,13 @@ class Selector:
         asked = problem(shape.in_words(self.words), grid, threads, self.rates, others)
         return predict(ops, self.float32_rates, self.columns, asked)
 
+    def totals(self, asked: Sequence[Problem]) -> Array:
+        """Predicted seconds of every strategy for many calls at once, [call, strategy]."""
+        fields = zip(*(vars(one).values() for one in asked), strict=True)
+        columns = Problem(*(np.array(values, np.float32)[:, None] for values in fields))
+        predicted = predict(NumpyArithmetic(self.table), self.float32_rates, self.columns, columns)
+        return np.asarray(predicted.total, np.float32)
+
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
         family = self.family(shape)
