@@ -15,7 +15,7 @@ import vortex
 from vortex import DtypeError, OperandError, ShapeError, UnknownNameError
 from vortex import operators as ops
 from vortex.fused import FusedGemm
-from vortex.selector import OperandB
+from vortex.selector import Grid, LaunchPlan, OperandB, Region
 
 CHAIN = ops.bias() >> ops.relu() >> ops.scale(per="row") >> ops.residual()
 RNG = np.random.default_rng(3)
@@ -51,6 +51,21 @@ def test_every_small_shape(fused: FusedGemm) -> None:
             "residual": np.ascontiguousarray(extras["residual"][:m, :n]),
         }
         assert np.array_equal(fused(left, right, **some), expected(left, right, some)), (m, n, k)
+
+
+def test_regions_take_their_part_of_every_operand(fused: FusedGemm) -> None:
+    """Two by two regions, one perhaps of the dot family: each starts at its own row and column of the tensors."""
+    m, n, k = 37, 70, 29
+    a, b, extras = integers(m, k), integers(n, k), operands(m, n)
+    dots = [index for index, strategy in enumerate(fused.strategies) if strategy.stage.dot]
+    outer = next(p.index for p in fused.plans(m, n, k, transpose_b=True, threads=1) if not p.strategy.stage.dot)
+    for last in (outer, *dots):
+        corners = [(0, 0, 21, 64, outer), (0, 64, 21, 6, outer), (21, 0, 16, 64, outer), (21, 64, 16, 6, last)]
+        regions = tuple(Region(*x[:4], Grid(2, 1), x[4], np.float32(0)) for x in corners)
+        plan = LaunchPlan(outer, fused.strategies[outer], Grid(1, 1), 0.0, 2, regions, "VI")
+        out = np.full((m, n), np.nan, np.float32)
+        fused.run(plan, a, b, out, transpose_b=True, **extras)
+        assert np.array_equal(out, expected(a, b.T, extras))
 
 
 @pytest.mark.parametrize("kind", list(OperandB))

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import needs
@@ -22,7 +23,7 @@ from vortex.axes import extents, fixed
 from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
 from vortex.launcher import GemmKernel
-from vortex.selector import OperandB
+from vortex.selector import Grid, OperandB, Region
 from vortex.shapes import shape_of
 from vortex.specialise import micro_kernels, specialised
 from vortex.specs import load_spec
@@ -228,6 +229,18 @@ class TestInvariance:
             plan = loaded.manifest.selector().select(shape_of(*shape), threads)
             assert loaded.native_choice(shape_of(*shape), threads) == (plan.index, plan.grid)
             assert plan.grid.k == 1
+
+
+def test_a_fixed_library_is_not_cut_into_regions(fixed_gemm: GemmKernel) -> None:
+    """Regions end on other vectors than its columns do, and it has no micro-kernels for those."""
+    m, a, b = 5000, integers(5000, K), integers(K, N)
+    for threads in (1, 2):
+        assert not fixed_gemm.native_regions(shape_of(m, N, K), threads)[1]
+    assert np.array_equal(fixed_gemm(a, b), a @ b)
+    plan = fixed_gemm.plan(m, N, K)
+    halves = tuple(Region(0, 48 * i, m, 48 + 4 * i, Grid(1, 1), plan.index, np.float32(0)) for i in (0, 1))
+    with pytest.raises(OperandError, match="plan"):
+        fixed_gemm.run(replace(plan, regions=halves), a, b, np.empty((m, N), np.float32))
 
 
 class TestDemands:

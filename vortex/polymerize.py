@@ -11,7 +11,8 @@ is a picture; ours is read from what the text says of it: a top band of three bl
 There are two reasons to polymerize. A *residue* of few columns (of a turned-over product: rows) leaves lanes empty: it
 goes to the dot family, the rest to outer products. That decides the order of sums, so one thread decides it, like the
 family. A *bad last wave* leaves cores idle: then the output is cut into regions of outer products until the bound says
-that nothing is left to win; bits are those of the plain plan. `runtime/polymerize.c` is the native twin.
+that nothing is left to win; bits are those of the plain plan. A library with fixed rows or columns is not cut: it lacks
+the micro-kernels of other last vectors. `runtime/polymerize.c` is the native twin.
 """
 
 from __future__ import annotations

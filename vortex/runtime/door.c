@@ -256,7 +256,7 @@ static int regions_serve(const vx_call *call, const vx_region *regions, int64_t 
     dots += vx_strategies[r->strategy].dot;
     area += r->rows * r->columns;
   }
-  return area == call->m * call->n && dots <= 1;
+  return area == call->m * call->n && dots <= 1 && vx_may_cut();
 }
 
 /* gemm_regions(a, b or packed, out, flags, n, k, packed, count, the fields of each vx_region up to its grid..., extras...) */

@@ -244,7 +244,7 @@ vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   vx_question q = vx_ask(call, 1, 1, 1);
   vx_answer alone, plain = vx_answer_of(&q, threads, &alone);
   polymer->count = 0;
-  if (alone.seconds < LEAST * vx_least_parallel || !atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain.plan;
+  if (alone.seconds < LEAST * vx_least_parallel || !vx_may_cut() || !atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain.plan;
   if (vx_strategies[plain.plan.strategy].dot || plain.plan.splits > 1 || threads > MOST_CORES) return plain.plan;
   search s = {&q, threads, MOST_PRICED};
   int by_rows;

@@ -14,6 +14,9 @@ typedef struct {
   ready regions[VX_REGIONS];
 } job;
 
+/* Along the vectors of a fixed extent only the micro-kernels of its own last vectors are there. */
+int vx_may_cut(void) { return !vx_fixed[0] && !vx_fixed[1]; }
+
 vx_call vx_region_call(const vx_call *call, const vx_region *region) {
   vx_call part = *call;
   vx_store store = vx_store_of(call), moved = vx_store_from(&store, region->row, region->column);

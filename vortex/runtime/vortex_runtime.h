@@ -272,8 +272,9 @@ vx_conv_plan vx_choose_conv(const vx_conv *conv, int64_t forms, int64_t unpacked
  * one in lines, and of a depthwise one, [rows][columns][channels]. */
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan);
 
-/* regions.c: the call of one region alone, and all regions side by side, of which one at most is of the dot family. 0, or 1 when
- * memory is out. */
+/* regions.c: whether a library has the micro-kernels for cuts anywhere; the call of one region alone; and all regions side by side, of
+ * which one at most is of the dot family: 0, or 1 when memory is out. */
+int vx_may_cut(void);
 vx_call vx_region_call(const vx_call *call, const vx_region *region);
 int vx_execute_regions(const vx_call *call, const vx_region *regions, int64_t count);
 
