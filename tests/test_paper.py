@@ -330,7 +330,14 @@ class TestSampled:
         tuning = {"samples": 1, "space": 1, "trials": 1, "seconds": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
         tuning |= {"occupancy_slope": 1.0}
         row = {"m": 130, "range": "[128, 256)", "speedup": 0.9, "useful": 1.0, "valid": True, "kernel": "the kernel"}
-        row |= {"dietcode": 1.0, "dietcode_twice": 1.0, "spread": 0.0, "tuning": tuning}
+        row |= {
+            "dietcode": 1.0,
+            "dietcode_twice": 1.0,
+            "partitioned": 1.0,
+            "vortex": 1.1,
+            "spread": 0.0,
+            "tuning": tuning,
+        }
         page = sampled.table6([measured(1, "a", [row])])
         assert "[128, 256) (sampled) | 1 | 0.90x" in page.blocks[1]
         assert "| 130x768x2304 | 0.90 | [128, 256) | the kernel |" in page.losses[1]

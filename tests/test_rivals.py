@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's own requirements")
 
-from eval.rivals import dense, hidet, mikpoly_study, ranges, table6
+from eval.operands import check, make_operands
+from eval.rivals import ablation, dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
 from eval.rivals.dispatch import compiled as compiled_tree
 from eval.rivals.dispatch import train
@@ -172,13 +173,13 @@ class TestTable6:
     def test_the_table_says_what_was_measured(self) -> None:
         tuning = {"samples": 2, "space": 9, "trials": 7, "seconds": 1.0, "kernels": 1, "occupancy_slope": 1.0}
         tuning["vortex_offline_seconds"] = 20.0
-        base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0}
+        base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0, "partitioned": 1.5}
         rows = [
             base | {"m": 5, "range": "[0, 128)", "speedup": 2.0, "dietcode": 2.0, "dietcode_twice": 2.0},
             base | {"m": 133, "range": "[128, 256)", "speedup": 1.1, "dietcode": 1.1, "dietcode_twice": 1.0},
         ]
         table, budget = table6.tables(rows)
-        assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 50% | 1 of 1 |" in table
+        assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 1.50x | 50% | 1 of 1 |" in table
         assert "+10.00%: **the budget was too small**" in budget
 
     def test_budgets(self) -> None:
@@ -272,6 +273,27 @@ class TestHidet:
         assert "| consecutive | 1 | 2.00x | 2.00x | 1.50 s |" in shapes
         assert "| consecutive | 50% | 75% | 75% |" in members
         assert "| 2039 (prime) | 100 | 200 |" in sizes
+
+
+class TestAblation:
+    @pytest.mark.parametrize("shape", [None, (9, 64, 33)])
+    def test_every_way_computes_the_product(self, shape: tuple[int, int, int] | None) -> None:
+        given = make_operands(Case("made_up", "made_up/9", 9, 64, 33), seed=0)
+        programs = ablation.Programs(4, 8, shape)
+        local = np.zeros(programs.room(given.case), np.float32)
+        for way in ablation.WAYS:
+            given.out.fill(np.nan)
+            programs.call(way, given, local)()
+            check(given, given.out)
+
+    def test_the_table(self) -> None:
+        names = [name for way in ablation.WAYS for name in (way, f"{way} static")]
+        seconds = dict.fromkeys([*names, *(f"kernels {way}" for way in ablation.KERNEL_WAYS)], 1.0)
+        seconds |= {"checks_everywhere": 3.0, "kernels loop_partitioning": 0.5}
+        row = {"n": 64, "k": 128, "tile": "14x32", "kernel": "some", "seconds": seconds, "spread": 0.0}
+        table, _ = ablation.tables([row])
+        assert "| m x 64 x 128 | compiled | checks everywhere | 1 | 3.00 | 3.00 | 3.000 |" in table
+        assert "| m x 64 x 128 | kernels | loop partitioning | 1 | 0.50 | 0.50 |  |" in table
 
 
 class TestRanges:

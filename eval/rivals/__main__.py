@@ -11,7 +11,7 @@ from pathlib import Path
 
 from eval import machine, records
 from eval.commands import command
-from eval.rivals import dense, hidet, mikpoly_study, ranges, table6
+from eval.rivals import ablation, dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals.setting import Bench, Row, Setting, opened
 
 METHODS: dict[str, tuple[Callable[[Bench], list[Row]], Callable[[Sequence[Row]], list[str]]]] = {
@@ -20,6 +20,7 @@ METHODS: dict[str, tuple[Callable[[Bench], list[Row]], Callable[[Sequence[Row]],
     "mikpoly": (mikpoly_study.run, mikpoly_study.tables),
     "ranges": (ranges.run, ranges.tables),
     "hidet": (hidet.run, hidet.tables),
+    "ablation": (ablation.run, ablation.tables),
 }
 
 

@@ -1,8 +1,9 @@
 """Hidet (ASPLOS 2023): a small space that follows from the hardware alone, run exhaustively for each shape.
 
-About 180 micro-kernels, as many as its schedules of a matrix product: the register tiles of the highest measured rate,
-each with the load stages and a few extents. The best for a shape is found by running all of them; what the space is
-worth shows in how its members perform, and that no size is special in consecutive ones around the prime 2039.
+At most 180 micro-kernels, as many as its schedules of a matrix product: register tiles near the highest measured rate,
+the squarer ones, each with load stages and a few extents. The best for a shape is found by running all of them; what
+the space is worth shows in how its members perform, and that no size is special in consecutive ones around the prime
+2039.
 """
 
 import statistics
@@ -19,6 +20,8 @@ from vortex.candidates import WHOLE, Stage, Strategy, Tile
 
 TILES = 6
 """Register tiles of the space; of twice of it, twice as many."""
+NEAR = 0.9
+"""Share of the highest rate that a register tile must reach."""
 LOADS = (
     (Stage(), WHOLE),
     (Stage(), 256),
@@ -41,9 +44,16 @@ def rate(gemm: Any, tile: Tile) -> float:
     return tile.m * tile.n / float(slope)
 
 
+def register_tiles(gemm: Any, space: Space, count: int) -> list[Tile]:
+    """Of those that come near the highest measured rate, the ones that load least for what they multiply."""
+    rates = {tile: rate(gemm, tile) for tile in sorted({chain.l0 for chain in space.chains})}
+    fast = [tile for tile in rates if rates[tile] >= NEAR * max(rates.values())]
+    return sorted(fast, key=lambda tile: -(tile.m * tile.n) / (tile.m + tile.n))[:count]
+
+
 def schedules(gemm: Any, space: Space, tiles: int) -> list[MicroKernel]:
     """The space: tiles of C near the sides, where the CacheBuffer holds what the stage loads."""
-    mains = sorted({chain.l0 for chain in space.chains}, key=lambda tile: (-rate(gemm, tile), tile))[:tiles]
+    mains = register_tiles(gemm, space, tiles)
     found = []
     for l0, (stage, depth), side in product(mains, LOADS, SIDES):
         tall, wide = (1 << max(0, round(side / extent) - 1).bit_length() for extent in (l0.m, l0.n))
