@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, worker
+from eval import bench, conv_oracle, records, worker
 from eval.operands import WrongResultError
 from eval.operator_cases import OperatorCase, as_variant, case_of, load_any_suite, reductions, shape_of
 from eval.operator_operands import check, make
@@ -18,6 +18,9 @@ from eval.registry import RIVALS, SYSTEMS
 from eval.roofline import Limits, MemoryLevel, roofline_seconds
 from eval.suites import Case
 from eval.systems import AbsentError
+from vortex.conv_launcher import ConvKernel
+from vortex.conv_selector import ConvPlan
+from vortex.library import Library
 
 LIMITS = Limits(100e9, (MemoryLevel("L1", 1 << 40, 1e15, 1e15), MemoryLevel("memory", 1 << 62, 20e9, 30e9)))
 CONV = {
@@ -141,3 +144,38 @@ class TestSystems:
         answer = served.answer({"do": "prepare", "case": asdict(SMALL[2]), "seed": 0})
         assert 0 <= answer["error_share"] < 1
         assert served.answer({"do": "measure", "mode": "warm", "seconds": 0.001})["calls"] > 0
+
+
+class TestConvOracle:
+    def test_every_plan_of_a_case_is_run(self, conv_library: Library):
+        found = conv_oracle.try_plans(ConvKernel(conv_library), SMALL[0], rounds=2)
+        assert found["plans"] == 6 and found["share"] > 0
+        assert "direct" in found["chosen"]
+
+    def test_a_case_is_run_once_and_products_are_counted(
+        self, conv_library: Library, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        ConvKernel(conv_library).save(tmp_path / "conv.vortex")
+        out = tmp_path / "found.jsonl"
+        given = ["--library", str(tmp_path / "conv.vortex"), "--max-flops", "8e6", "--threads", "1", "--rounds", "2"]
+        given += ["--seed", "1", "--allow-busy", "--out", str(out), "--sample", "10"]
+        for _ in range(2):
+            assert conv_oracle.main(given) == 0
+            lines = records.read([out])
+            assert 0 < len(lines) < 10
+        told = capsys.readouterr().out
+        assert "plain products" in told and "| 1 | " in told
+
+    def test_a_wrong_result_ends_the_run(self, conv_library: Library):
+        class Wrong(ConvKernel):
+            def run(self, plan: ConvPlan, x: np.ndarray, w: np.ndarray, out: np.ndarray, **where: object) -> None:
+                out.fill(1.0)
+
+        with pytest.raises(WrongResultError):
+            conv_oracle.try_plans(Wrong(conv_library), SMALL[0], rounds=2)
+
+    def test_the_table_lists_the_worst_first(self):
+        line = {"suite": "small", "id": "conv", "extents": CONV, "threads": 1, "chosen": "a", "best": "b"}
+        told = conv_oracle.table([line | {"share": 0.9}, line | {"share": 1.0}])
+        assert "| 1 | 2 | 94.9 % | 95.0 % | 90.0 % |" in told
+        assert told.index("| 90.0 % | a") < told.index("| 100.0 % | a")

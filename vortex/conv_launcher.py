@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from vortex import operators
-from vortex.conv_explain import ConvExplanation, explain
+from vortex.conv_explain import ConvExplanation, explain, plans
 from vortex.conv_operands import allocated, refusal
-from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, tallest
+from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, tallest
 from vortex.convolution import Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
@@ -211,6 +211,17 @@ class ConvKernel:
         """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
         shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
         return self.selected(shape, thread_count(threads))
+
+    def plans(
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: Any = 1, threads: int | None = None,
+    ) -> list[ConvPlan]:  # fmt: skip
+        """Every plan that such a call with packed weights may run by, cheapest first; those of a product it has not."""
+        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
+        if family_of(shape) == "gemm":
+            return [self.selected(shape, thread_count(threads))]
+        forms = self.forms(shape.weights, shape.window.groups)
+        return [plan for plan, _ in plans(self.selector, shape, thread_count(threads), forms)]
 
     def explain(
         self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
