@@ -34,7 +34,7 @@ paper: $(VENV)/eval-installed ## the paper's tables and figures on this machine:
 	$(BIN)/python -m eval.paper all --docs $(if $(MINUTES),--minutes $(MINUTES))
 
 paper-smoke: $(VENV)/eval-installed ## the same with a few small cases of each, in ten minutes at most
-	$(BIN)/python -m eval.paper all --smoke --minutes 7
+	$(BIN)/python -m eval.paper all --smoke --minutes 6
 
 docs: $(VENV)/installed ## the pages that are generated from the code
 	$(BIN)/python docs/generate_hardware_spec.py

@@ -22,7 +22,6 @@ from eval.reproduce.pages import write
 from eval.reproduce.registry import RESULTS, result
 from eval.reproduce.result import Options, Result
 from eval.reproduce.run import measure, minutes, state, states_of
-from eval.systems import AbsentError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,8 +69,10 @@ def run_all(results: Sequence[Result], options: Options, folder: Path, seconds: 
         stop = time.monotonic() + share if left < float("inf") else left
         try:
             measure(waiting.pop(name), options, folder, stop, tell)
-        except AbsentError as error:
-            failed.append(f"{name}: {error}")
+        except machine.BusyError:
+            raise
+        except Exception as error:  # noqa: BLE001  the others go on; the exit code and the last lines tell
+            failed.append(f"{name}: {type(error).__name__}: {error}")
     return failed
 
 
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         summary.write(ROOT / "docs", folder, options)
         print("docs/performance.md: the summary of all results")
     for text in failed:
-        tell(f"not measured: {text}")
+        tell(f"not finished: {text}")
     return status or (4 if failed else 0)
 
 

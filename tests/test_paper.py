@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("psutil")
 
 from eval import machine, paper, plans
+from eval.operands import WrongResultError
 from eval.oracle import Trial
 from eval.reproduce import (
     analyzers,
@@ -40,11 +41,13 @@ class Fake:
     id: str
 
 
-def fake(count: int = 4, disturbed: Sequence[str] = (), name: str = "fake") -> Result:
+def fake(count: int = 4, disturbed: Sequence[str] = (), name: str = "fake", broken: str = "") -> Result:
     def open_fake(options: Options, stack: ExitStack):
         def one(case: Fake):
             if case.id in disturbed:
                 raise machine.BusyError("somebody else")
+            if case.id == broken:
+                raise WrongResultError(f"{case.id} is wrong")
             return [{"seconds": float(case.id), "spread": 0.01, "versions": {"lib": "1"}}]
 
         return one
@@ -193,6 +196,9 @@ class TestCommand:
         assert paper.main(["table5", "--smoke", "--threads", "1", "--out", str(tmp_path)]) == 0
         assert "table5.md: 3 of 3 cases at 1 thread(s)" in capsys.readouterr().out
         assert json.loads((tmp_path / "table5.jsonl").read_text().splitlines()[0])["smoke"] is True
+        monkeypatch.setattr(paper, "result", lambda name: fake(5, name=name, broken="3"))
+        assert paper.main(["table5", "--smoke", "--threads", "1", "--out", str(tmp_path)]) == 4
+        assert "not finished: table5: WrongResultError: 3 is wrong" in capsys.readouterr().err
         assert paper.main(["table5", "--draw", "--fresh", "--threads", "1", "--out", str(tmp_path)]) == 0
         assert "not measured" in capsys.readouterr().out
 
