@@ -49,14 +49,14 @@ def worker_environment(system: str, threads: int) -> dict[str, str]:
 class WorkerProcess:
     """A system in its own process, stopped between requests; started again after a crash or a timeout."""
 
-    def __init__(self, system: str, threads: int, start_timeout: float = 600.0) -> None:
-        self.system, self.threads, self.start_timeout = system, threads, start_timeout
+    def __init__(self, system: str, threads: int, start_timeout: float = 600.0, module: str = "eval.worker") -> None:
+        self.system, self.threads, self.start_timeout, self.module = system, threads, start_timeout, module
         self.process: subprocess.Popen[str] | None = None
         self.versions: dict[str, str] = {}
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "eval.worker", "--system", self.system, "--threads", str(self.threads)],
+            [sys.executable, "-m", self.module, "--system", self.system, "--threads", str(self.threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=worker_environment(self.system, self.threads),

@@ -17,8 +17,9 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from itertools import repeat
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from eval.machine import flush_caches
 from eval.operands import make_operands
@@ -98,6 +99,9 @@ class Worker:
             case other:
                 raise ValueError(f"unknown request {other!r}")
 
+    def forget(self) -> None:
+        self.prepared = None
+
     def _prepare(self, case: Case | OperatorCase, seed: int) -> dict[str, Any]:
         self.prepared = None
         operands = make(case, seed)
@@ -135,8 +139,18 @@ def protocol_stream() -> TextIO:
     return stream
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m eval.worker", description="One system, one process (see module).")
+class Answering(Protocol):
+    """A worker: made of a system's name and a number of threads."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+    def forget(self) -> None:
+        """Drop what a request that failed may have left."""
+
+
+def serve(module: str, make_worker: Callable[[str, int], Answering]) -> int:
+    """Answers the requests on stdin, one at a time, until it closes."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description="One system, one process (see module).")
     parser.add_argument("--system", required=True)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -147,7 +161,7 @@ def main() -> int:
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
-        worker = Worker(arguments.system, arguments.threads)
+        worker = make_worker(arguments.system, arguments.threads)
     except Exception as error:  # noqa: BLE001  the process boundary: the parent reports it
         send({"error": str(error), "kind": type(error).__name__})
         return 1
@@ -156,10 +170,10 @@ def main() -> int:
         try:
             send(worker.answer(json.loads(line)))
         except Exception as error:  # noqa: BLE001  as above: one failing case must not end the worker
-            worker.prepared = None
+            worker.forget()
             send({"error": f"{error}"[:500], "kind": type(error).__name__})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve("eval.worker", Worker))

@@ -145,6 +145,7 @@ MODULES = (
     "torch.openmp",
     "torch.libraries",
     "torch.layers",
+    "torch.convolutions",
     "torch.operators",
     "torch.patterns",
     "torch.graph",

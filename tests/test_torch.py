@@ -36,12 +36,12 @@ class Reference:
     def __init__(self, operator: Any) -> None:
         self.operator, self.library = operator, SimpleNamespace(identity=str(operator))
 
-    def pack(self, weight: Any, *, transpose: bool) -> Any:
+    def pack(self, weight: Any, *, transpose: bool = False, groups: int = 1) -> Any:
         matrix = (weight.T if transpose else weight).numpy()
-        return Packed(matrix, matrix.shape[1])
+        return Packed(matrix, matrix.shape[1], matrix.shape)
 
     def __call__(self, a: Any, b: Any, out: Any = None, **operands: Any) -> Any:
-        operands = {name: given.numpy() for name, given in operands.items()}
+        operands = {name: given.numpy() if torch.is_tensor(given) else given for name, given in operands.items()}
         found = self.operator.reference(a.numpy(), b.matrix if isinstance(b, Packed) else b.numpy(), **operands)
         found = torch.from_numpy(np.asarray(found, np.float32))
         return found if out is None else out.copy_(found)
@@ -51,6 +51,7 @@ class Reference:
 class Packed:
     matrix: Any
     n: int
+    shape: tuple[int, ...]
 
 
 @pytest.fixture
@@ -118,6 +119,28 @@ class Encoder(nn.Module):
         return x + self.down(functional.tanh(self.up(x)))
 
 
+class Block(nn.Module):
+    """Convolutions with and without batch normalization, and a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.first, self.second = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1)
+        self.wide, self.apart = nn.Conv2d(8, 6, (1, 3), dilation=2), nn.Conv2d(8, 6, 1, groups=2)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
+        for norm in self.norms:
+            for each in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+                each.data.uniform_(0.5, 1.5)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.stem(x))
+        y = functional.relu(self.norms[0](self.first(x)), inplace=True)
+        y = self.norms[1](self.second(y))
+        y += x
+        y = functional.relu(y)
+        return self.wide(y).sum((2, 3)) + self.apart(y).sum((2, 3))
+
+
 class TestGraph:
     @pytest.mark.parametrize(
         ("activation", "word"),
@@ -167,6 +190,22 @@ class TestGraph:
         found, counts = rewritten(module, doubles, x)
         assert counts == {"dense bias": 5, "dense": 1, "matmul": 2}
         torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
+
+    def test_convolutions_with_what_follows_them(self, doubles: Libraries):
+        module, x = Block().eval(), torch.randn(2, 3, 9, 14)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {
+            "convolution bias relu": 2,
+            "convolution bias residual relu": 1,
+            "convolution bias": 2,
+        }
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
+
+    def test_normalization_by_the_batch_is_not_folded(self, doubles: Libraries):
+        module, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).train(), torch.randn(2, 3, 9, 14)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {"convolution bias": 1}
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
 
     def test_another_type_of_elements_is_refused(self, doubles: Libraries):
         layer = nn.Linear(24, 40).double()

@@ -10,6 +10,7 @@ RESULTS = {
     "table7": "eval.reproduce.analyzers:TABLE7",
     "fig3": "eval.reproduce.sampled:FIG3",
     "fig12": "eval.reproduce.vendors:FIG12",
+    "fig13": "eval.reproduce.networks:FIG13",
     "fig14": "eval.reproduce.overheads:FIG14",
     "fig15": "eval.reproduce.selection:FIG15",
     "fig16": "eval.reproduce.backends:FIG16",

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from vortex.batch_operands import MOST_RANK
+from vortex.convolution import window
 from vortex.errors import DtypeError
 from vortex.torch import patterns
+from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Finish, Libraries
 from vortex.torch.operators import matmul_of, numbered
-from vortex.torch.patterns import argument, is_constant, only_user, rank, value
+from vortex.torch.patterns import argument, is_constant, only_user, rank, same_extents, value
 
+WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+"""The further arguments of a convolution, in their order."""
 ACTIVATIONS = {"relu": patterns.RELU, "silu": patterns.SILU, "gelu": patterns.GELU}
 
 
@@ -42,6 +47,9 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     for node in list(module.graph.nodes):
         if node.target in patterns.LINEAR | patterns.ADDMM | patterns.MATMUL:
             _serve_product(node, libraries, served)
+    for node in list(module.graph.nodes):
+        if node.target in patterns.CONVOLUTION:
+            _serve_convolution(node, libraries, served)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -76,6 +84,50 @@ def _serve_product(node: Node, libraries: Libraries, served: Served) -> None:
         activation.replace_all_uses_with(activation.args[0])
     served.layers.append(layer)
     served.counts[" ".join(("dense", *finish))] += 1
+
+
+def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None:
+    x, filters, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
+    given = [argument(node, 3 + place, name, default) for place, (name, default) in enumerate(WINDOW.items())]
+    if rank(x) != 4 or not is_constant(filters) or not (bias is None or is_constant(bias)) or not _is_fixed(given):
+        return
+    _check_dtype(node, (x, filters))
+    constants, last, epsilon = [filters, *([] if bias is None else [bias])], node, None
+    if (found := _normalization(last)) is not None:
+        last, normalizers, epsilon = found
+        constants += normalizers
+    words = ["bias"] if bias is not None or epsilon is not None else []
+    residual = None
+    if (user := only_user(last)) is not None and user.target in patterns.ADD and not user.kwargs:
+        other = user.args[1] if user.args[0] is last else user.args[0]
+        if other is not last and same_extents(last, other):
+            residual, last = other, user
+            words.append("residual")
+    if (user := only_user(last)) is not None and user.target in patterns.RELU:
+        last = user
+        words.append("relu")
+    layer = Convolution(libraries, tuple(words), window(*given), bias is not None, epsilon)
+    _replace(last, torch.ops.vortex.convolution.default, (x, constants, residual, numbered(layer)))
+    served.layers.append(layer)
+    served.counts[" ".join(("convolution", *words))] += 1
+
+
+def _is_fixed(given: list[Any]) -> bool:
+    """Whether stride, padding, dilation and groups are whole numbers, or tuples of them."""
+    return all(isinstance(each, int) for one in given for each in (one if isinstance(one, tuple | list) else [one]))
+
+
+def _normalization(node: Node) -> tuple[Node, list[Node], float] | None:
+    """What normalizes each channel of the result right away: the node, its constants, and its epsilon."""
+    user = only_user(node)
+    if user is None or user.target not in patterns.NORMALIZATION or argument(user, 0, "input") is not node:
+        return None
+    names = ("running_mean", "running_var", "weight", "bias")
+    constants = [argument(user, 1 + place, name) for place, name in enumerate(names)]
+    epsilon = argument(user, 7, "eps", 1e-5)
+    if argument(user, 5, "training", False) is not False or not all(map(is_constant, constants)):
+        return None
+    return (user, constants, patterns.hold(epsilon)) if patterns.number(epsilon) is not None else None
 
 
 def _operands(node: Node) -> tuple[Node, Node, Node | None, bool] | None:

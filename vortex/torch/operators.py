@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Libraries
 
@@ -18,6 +19,7 @@ _products: dict[int, Any] = {}
 
 _library = torch.library.Library("vortex", "DEF")
 _library.define("dense(Tensor x, Tensor[] constants, int layer) -> Tensor")
+_library.define("convolution(Tensor x, Tensor[] constants, Tensor? residual, int layer) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
 
 
@@ -49,6 +51,17 @@ def _dense_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int)
     return x.new_empty(found.extents(x.shape, constants[0].shape))
 
 
+def _convolution(x: torch.Tensor, constants: Sequence[torch.Tensor], residual: Any, layer: int) -> Any:
+    return _layers[layer](x, constants, residual)  # type: ignore[operator]
+
+
+def _convolution_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], residual: Any, layer: int) -> Any:
+    found = _layers[layer]
+    assert isinstance(found, Convolution)
+    shape = found.extents(x.shape, constants[0].shape)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
 def _matmul(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
     return _products[library](a, b)
 
@@ -58,7 +71,11 @@ def _matmul_shape(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]))
 
 
-for _name, _run, _shape in (("dense", _dense, _dense_shape), ("matmul", _matmul, _matmul_shape)):
+for _name, _run, _shape in (
+    ("dense", _dense, _dense_shape),
+    ("convolution", _convolution, _convolution_shape),
+    ("matmul", _matmul, _matmul_shape),
+):
     _library.impl(_name, _run, "CPU")
     _library.impl(_name, torch.library.fallthrough_kernel, "AutogradCPU")  # no gradients: the backend has refused them
     torch.library.register_fake(f"vortex::{_name}", _shape, lib=_library)

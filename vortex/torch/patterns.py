@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional
 
 LINEAR = {functional.linear, torch._C._nn.linear}
@@ -23,6 +24,8 @@ POWER: set[Any] = {operator.pow, torch.pow, "pow"}
 TANH: set[Any] = {torch.tanh, functional.tanh, "tanh"}
 VIEW: set[Any] = {"view", "reshape", torch.reshape}
 DROPOUT: set[Any] = {functional.dropout}
+CONVOLUTION: set[Any] = {torch.conv2d, functional.conv2d}
+NORMALIZATION: set[Any] = {functional.batch_norm}
 
 
 def argument(node: Node, place: int, name: str, default: Any = None) -> Any:
@@ -50,6 +53,14 @@ def is_constant(node: Any) -> bool:
     return node.op == "get_attr" or (
         node.op == "placeholder" and (marked or isinstance(value(node), torch.nn.Parameter))
     )
+
+
+def same_extents(one: Node, other: Any) -> bool:
+    """Whether two results have the same shape for all inputs."""
+    left, right = value(one), value(other)
+    if left is None or right is None or left.ndim != right.ndim:
+        return False
+    return all(statically_known_true(x == y) for x, y in zip(left.shape, right.shape, strict=True))
 
 
 def only_user(node: Node) -> Node | None:

@@ -1,0 +1,1 @@
+"""Whole networks of PyTorch, by Vortex and by others."""

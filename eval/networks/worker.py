@@ -1,0 +1,88 @@
+"""One way to run networks in a process of its own: `python -m eval.networks.worker --system X --threads T`.
+
+Requests and answers as those of eval.worker:
+  {"do": "info"}                                       -> versions
+  {"do": "open", "network": name, "small": bool}       -> seconds until its first inputs were served
+  {"do": "prepare", "input": [...], "seed": s}         -> difference from PyTorch eager, programs compiled since
+  {"do": "measure", "seconds": t}                      -> calls, best, median
+"""
+
+import gc
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+from eval.networks.build import input_of, made
+from eval.networks.models import NETWORKS
+from eval.networks.systems import RUNNERS, Call
+from eval.worker import measure_warm, serve
+
+TOLERANCE = 1e-3
+"""Largest difference from PyTorch eager, relative to the largest output."""
+WARM_CALLS = 2
+
+
+class Worker:
+    """The state between requests: the runner, its network, and the input at hand."""
+
+    def __init__(self, system: str, threads: int) -> None:
+        self.runner = RUNNERS[system](threads)
+        self.module: Any = None
+        self.run: Call | None = None
+        self.x: Any = None
+        self.known = 0
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            match request["do"]:
+                case "info":
+                    return {"versions": self.runner.versions()}
+                case "open":
+                    return self._open(request["network"], request["small"])
+                case "prepare":
+                    return self._prepare(tuple(request["input"]), request["seed"])
+                case "measure":
+                    return self._measure(request["seconds"])
+                case other:
+                    raise ValueError(f"unknown request {other!r}")
+
+    def forget(self) -> None:
+        self.x = None
+
+    def _open(self, name: str, small: bool) -> dict[str, Any]:
+        self.run = self.module = None
+        gc.collect()
+        begin = time.perf_counter()
+        self.module = made(name, small)
+        first = [input_of(extents, 0) for extents in NETWORKS[name].first]
+        self.run = self.runner.load(self.module, first[-1])
+        for x in first:
+            self.run(x)
+        self.known = self.runner.compilations()
+        return {"seconds": time.perf_counter() - begin}
+
+    def _prepare(self, extents: tuple[int, ...], seed: int) -> dict[str, Any]:
+        assert self.run is not None
+        self.x = input_of(extents, seed)
+        found, expected = self.run(self.x), self.module(self.x)
+        error = float((found - expected).abs().max() / expected.abs().max())
+        if not error <= TOLERANCE:
+            raise ValueError(f"the result differs from PyTorch eager's by {error:.2g} of its largest element")
+        for _ in range(WARM_CALLS):
+            self.run(self.x)
+        return {"difference": error, "compilations": self.runner.compilations() - self.known}
+
+    def _measure(self, seconds: float) -> dict[str, Any]:
+        assert self.run is not None
+        gc.collect()
+        gc.disable()
+        timing = measure_warm(partial(self.run, self.x), seconds)
+        gc.enable()
+        return {"calls": timing.calls, "best": timing.best, "median": timing.median}
+
+
+if __name__ == "__main__":
+    sys.exit(serve("eval.networks.worker", Worker))

@@ -1,0 +1,165 @@
+"""Figure 13: whole networks, their products by Vortex's backend of torch.compile, beside other ways to run them."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+from matplotlib.figure import Figure
+
+from eval.alternate import rotated
+from eval.compare import markdown
+from eval.networks.models import NETWORKS, SYSTEMS
+from eval.process import WorkerError, WorkerProcess
+from eval.records import Line
+from eval.reproduce.calls import undisturbed
+from eval.reproduce.result import Measure, Options, Page, Result
+from eval.stats import Timing, geometric_mean, summarize
+
+OURS = "vortex"
+RIVALS = tuple(name for name in SYSTEMS if not name.startswith(OURS))
+ROUNDS, SECONDS = 3, 0.4
+SMOKE_ROUNDS, SMOKE_SECONDS, SMOKE_INPUTS = 1, 0.05, 3
+SMOKE_NETWORKS = ("bert-base", "resnet18")
+OPEN_TIMEOUT = 1800.0
+"""A first run compiles libraries."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A case: a network with all its inputs, since what takes longest is to compile it."""
+
+    id: str
+
+    def __str__(self) -> str:
+        return self.id
+
+
+def networks(options: Options) -> list[Whole]:
+    return [Whole(name) for name in NETWORKS if not options.smoke or name in SMOKE_NETWORKS]
+
+
+def _label(extents: Sequence[int]) -> str:
+    """The length of a text; batch and size of images."""
+    return f"{extents[1]}" if len(extents) == 2 else f"{extents[0]}x{extents[-1]}"
+
+
+def open_networks(options: Options, stack: ExitStack) -> Measure:
+    workers = {
+        name: stack.enter_context(WorkerProcess(name, options.threads, module="eval.networks.worker"))
+        for name in SYSTEMS
+    }
+    rounds, seconds = (SMOKE_ROUNDS, SMOKE_SECONDS) if options.smoke else (ROUNDS, SECONDS)
+
+    def one_input(ready: dict[str, WorkerProcess], extents: tuple[int, ...]) -> list[Line]:
+        prepared: dict[str, Line] = {}
+        failed: dict[str, str] = {}
+        for name, worker in ready.items():
+            try:
+                prepared[name] = worker.ask({"do": "prepare", "input": extents, "seed": options.seed})
+            except WorkerError as error:
+                failed[name] = str(error)
+
+        def timed() -> list[Line]:
+            found: dict[str, list[Timing]] = {name: [] for name in prepared}
+            for turn in range(rounds):
+                for name in rotated(list(prepared), turn):
+                    answer = ready[name].ask({"do": "measure", "seconds": seconds})
+                    found[name].append(Timing(answer["calls"], answer["best"], answer["median"]))
+            return [
+                prepared[name] | {"system": name} | asdict(summarize(timings, "warm"))
+                for name, timings in found.items()
+            ]
+
+        rows = undisturbed(timed, options) + [{"system": name, "error": text} for name, text in failed.items()]
+        return [{"input": _label(extents), **row} for row in rows]
+
+    def one(case: Whole) -> list[Line]:
+        ready, rows = {}, []
+        request = {"do": "open", "network": case.id, "small": options.smoke}
+        for name, worker in workers.items():
+            try:
+                opened = worker.ask(request, OPEN_TIMEOUT)
+                ready[name] = worker
+                rows.append({"system": name, "opened_s": opened["seconds"], "versions": worker.versions})
+            except WorkerError as error:
+                rows.append({"system": name, "error": str(error)})
+        inputs = NETWORKS[case.id].inputs
+        for extents in inputs[:: max(1, len(inputs) // SMOKE_INPUTS)] if options.smoke else inputs:
+            rows += one_input(ready, extents)
+        return rows
+
+    return one
+
+
+def speedups(lines: Sequence[Line], network: str, rival: str, ours: str = OURS) -> dict[str, float]:
+    """The rival's seconds over ours for each input; `rival` may be "best": the fastest of all but eager."""
+    seconds: dict[str, dict[str, float]] = {}
+    for row in (row for line in lines if line["id"] == network for row in line["rows"]):
+        if "seconds" in row:
+            seconds.setdefault(row["input"], {})[row["system"]] = row["seconds"]
+    found = {}
+    for label, at in seconds.items():
+        others = [at[name] for name in RIVALS if name != "eager" and name in at] if rival == "best" else [at.get(rival)]
+        if ours in at and others and None not in others:
+            found[label] = min(others) / at[ours]  # type: ignore[type-var, operator]
+    return found
+
+
+def fig13(lines: Sequence[Line]) -> Page:
+    blocks, losses = [], []
+    for threads in sorted({line["threads"] for line in lines}):
+        here = [line for line in lines if line["threads"] == threads]
+        names = [name for name in NETWORKS if any(line["id"] == name for line in here)]
+        rows, everything = [], {rival: list[float]() for rival in (*RIVALS, "best")}
+        for name in names:
+            cells = [name]
+            for rival in everything:
+                found = speedups(here, name, rival)
+                everything[rival] += found.values()
+                cells.append(f"{geometric_mean(found.values()):.2f}" if found else "-")
+                if rival == "best":
+                    losses += [f"- {name}, {at}: {x:.2f} of the best rival" for at, x in found.items() if x < 0.95]
+            again = [row["compilations"] for line in here for row in line["rows"] if _counts(line, row, name)]
+            rows.append([*cells, f"{sum(again)} in {len(again)} inputs"])
+        means = [f"{geometric_mean(found):.2f}" if found else "-" for found in everything.values()]
+        rows.append(["**all inputs**", *means, ""])
+        header = ("network", *(f"over {rival}" for rival in everything), "compiled again")
+        blocks += [f"### {threads} thread{'s' * (threads > 1)}", markdown(header, rows)]
+        blocks += [
+            f"- {line['id']}, {row['system']}, {row.get('input', 'at the start')}: {row['error']}"
+            for line in here
+            for row in line["rows"]
+            if "error" in row
+        ]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for name in dict.fromkeys(line["id"] for line in lines):
+            found = speedups(lines, name, "eager")
+            axes.plot(range(len(found)), list(found.values()), marker=".", label=name)
+        axes.axhline(1.0, color="gray", linewidth=1)
+        axes.set_xlabel("inputs, in the order of the table of cases")
+        axes.set_ylabel("speedup over PyTorch eager")
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+
+    return Page(blocks, losses, draw)
+
+
+def _counts(line: Line, row: Line, name: str) -> bool:
+    return line["id"] == name and row["system"] == OURS and "compilations" in row
+
+
+FIG13 = Result(
+    "fig13",
+    "whole networks",
+    "random weights, float32. The paper's clients are its own; here language models are those of `transformers` and "
+    "Vortex is a backend of torch.compile, which leaves to Inductor what lies between products. Inductor runs with "
+    "frozen weights; it and the backend compile once for all inputs (the language models ask whether the length is 1, "
+    "so that length has a program of its own, compiled before anything is counted).",
+    networks,
+    open_networks,
+    fig13,
+    seconds=400.0,
+    opening=30.0,
+)
