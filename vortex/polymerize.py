@@ -41,7 +41,7 @@ MOST_PRICED = 24
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
 """The grids that a region is priced on."""
-LESS_LANES = 12
+LESS_LANES = 7
 """One in this many lanes must be empty for a residue to be looked at."""
 
 

@@ -10,7 +10,7 @@
 #define GAIN 0.95f
 #define MOST_PRICED 24
 #define MOST_CORES 64
-#define LESS_LANES 12
+#define LESS_LANES 7
 #define PATTERNS 9
 #define CUTS 3
 enum { BY_ROWS, BY_COLUMNS, WHOLE, OFFERS, ALL = -1 }; /* the grids that a region is priced on */
