@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from eval import machine, plans, races, records
+from eval import machine, plans, races, records, replay
 from eval.commands import command
 from eval.compare import markdown
 from eval.records import Line
@@ -206,6 +206,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--out", type=Path, default=Path("results/model.jsonl"), help="lines are added; done ones are kept"
     )
+    top.add_argument("--record", type=Path, metavar="FILE", help="write the races for `eval.replay`")
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     return top
 
@@ -222,7 +223,8 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     }
     same = {"kind": "race", "threads": options.threads, "library": about["library"], "seed": options.seed}
     done = {(line["id"], line["layout"]): line for line in known if line.items() >= same.items()}
-    end, outside = time.monotonic() + 60 * options.minutes, races.python_seconds(gemm)
+    end = time.monotonic() + 60 * options.minutes
+    outside = {layout: races.python_seconds(gemm, layout) for layout in races.LAYOUTS}
     cases = choose_cases(options)
     asked = []
     for number, case in enumerate(cases, 1):
@@ -234,7 +236,11 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
         if time.monotonic() > end:
             print(f"out of time after {number - 1} of {len(cases)}; the same command goes on", file=sys.stderr)
             break
-        line = races.race(gemm, case, options.threads, packed, outside, options.rounds) | about | {"layout": layout}
+        line = (
+            races.race(gemm, case, options.threads, packed, outside[layout], options.rounds)
+            | about
+            | {"layout": layout}
+        )
         records.append(options.out, [line])
         done[asked[-1]] = line
         print(f"[{number}/{len(cases)}] {case} {layout}: {races.share(line):.3f}", file=sys.stderr)
@@ -253,7 +259,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = measured(gemm, options)
     if not lines:
         parser().error("nothing was measured: --samples is 0, or --minutes is too short")
-    profiled = races.kernel_peak(gemm)
+    profiled = replay.kernel_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
+    if options.record:
+        command = f"python -m eval.model --samples {options.samples} --max-flops {options.max_flops:g}"
+        command += f" --threads {options.threads} --rounds {options.rounds} --seed {options.seed} --record FILE"
+        about = {"device": machine.device(), "commit": lines[0]["commit"], "command": command}
+        about |= {"date": gemm.manifest.profile["date"]}
+        replay.record(gemm, lines, about, options.record)
     text = summary(lines, profiled)
     print(text)
     options.out.with_suffix(".md").write_text(f"# The cost model against measurements\n\n{text}\n")

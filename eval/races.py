@@ -1,7 +1,7 @@
 """Every plan of a library on one shape, in turn, as one result line: what `eval.regret` and `eval.model` read.
 
-Seconds are those of the call in native code: the same plan runner on a 1x1x1 product tells what Python adds, and that
-less the native share of an empty call is subtracted.
+Seconds are those of the call in native code: the same plan runner on a product of next to nothing tells what Python
+adds, once its predicted seconds are taken away, and that is subtracted from every time.
 """
 
 import functools
@@ -19,6 +19,7 @@ from eval.suites import Case
 from eval.worker import time_batch
 
 LAYOUTS = ("plain", "transposed", "packed")
+"""How B reaches a call."""
 ROUNDS = 6
 EMPTY_CALLS = 200
 
@@ -50,21 +51,13 @@ def runner(gemm: Any, operands: Any, packed: bool) -> Runner:
     return Runner(run, flags | kind)
 
 
-def python_seconds(gemm: Any) -> float:
-    """What a call of a plan from Python takes beyond the native call."""
-    empty = runner(gemm, make_operands(Case("empty", "empty", 1, 1, 1), 0), packed=False)
-    call = functools.partial(empty.run, gemm.plan(1, 1, 1))
-    best = min(time_batch(call, EMPTY_CALLS) for _ in range(20))
-    return max(0.0, best - gemm.manifest.rates.call)
-
-
-def kernel_peak(gemm: Any) -> float:
-    """Flops per second of the fastest micro-kernel of a library on one core, when it was profiled."""
-    kernels = gemm.manifest.profile["kernels"]
-    lanes = gemm.manifest.lanes
-    return float(
-        max(2 * row["rows"] * row["vectors"] * lanes / row["slope_s"] for row in kernels if row["start_s"] > 0)
-    )
+def python_seconds(gemm: Any, layout: str) -> float:
+    """What a call of a plan from Python takes beyond the native call, with operands of this layout."""
+    panels = 2 * gemm.manifest.panel if layout == "packed" else 1
+    how = runner(gemm, make_operands(case_at("empty", "empty", (1, panels, 1), layout), 0), layout == "packed")
+    plan = gemm.plan(1, panels, 1, **how.kind)
+    best = min(time_batch(functools.partial(how.run, plan), EMPTY_CALLS) for _ in range(20))
+    return max(0.0, float(best - plan.seconds))
 
 
 def race(gemm: Any, case: Case, threads: int, packed: bool, outside: float, rounds: int = ROUNDS) -> Line:

@@ -169,7 +169,7 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     with ExitStack() as stack:
         workers = start_workers(names, options.threads, stack)[0] if left else {}
         run = Run(options.threads, options.seed, Limits(machine.peak(options.threads), ()), about, options.allow_busy)
-        outside = races.python_seconds(gemm)
+        outside = races.python_seconds(gemm, options.layout)
         for number, (case, sample) in enumerate(left, 1):
             if time.monotonic() > end:
                 print(f"out of time: {len(left) - number + 1} shapes left; the same command goes on", file=sys.stderr)

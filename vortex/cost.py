@@ -142,7 +142,9 @@ def dot_products(
     possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
     tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
-    issues = ops.most(rows * columns, ops.most((rows + columns) * rates.dot_load, rates.latency_issues))
+    issues = ops.most(
+        rows * columns, ops.most(columns * rates.dot_load + rows * rates.dot_stream, rates.latency_issues)
+    )
     body = issues * rates.multiply_add
     fold = rows * columns * rates.fold
     compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.dot_enter))
@@ -257,7 +259,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     conflicts = tiles * panels * ops.most(missed - one, 0.0)
 
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
-    written = bytes_c * (2.0 + ops.where(columns <= FETCHED_AHEAD, 0.0, (1.0 - s.swap) * rates.strewn * extra))
+    written = bytes_c * (
+        2.0 + (1.0 - s.swap) * ops.where(columns <= FETCHED_AHEAD, rates.huddled, rates.strewn) * extra
+    )
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * (
         rates.turn_start + rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)

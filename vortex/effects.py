@@ -58,18 +58,23 @@ def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
     return compute * (square * (square / (1.0 + ratio + square + square * ratio)))
 
 
+def held(ops: Arithmetic, capacity: Value, footprint: Value) -> Value:
+    """Share of operands of so many bytes that a cache still holds from the call before: none is strictly LRU."""
+    return ops.least(capacity / ops.most(footprint, 1.0), 1.0)
+
+
 def source_byte(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
     """Seconds per byte from where operands of that many bytes in all live when a call finds them warm."""
     shared = ops.most(rates.l3_byte, rates.l3_byte_shared * active)
     memory = ops.most(rates.dram_byte, rates.dram_byte_shared * active)
-    beyond = ops.where(footprint <= rates.l3_bytes, shared, memory)
-    return ops.where(footprint <= rates.l2_bytes * active, rates.l2_byte, beyond)
+    beyond = memory + (shared - memory) * held(ops, rates.l3_bytes, footprint)
+    return beyond + (rates.l2_byte - beyond) * held(ops, rates.l2_bytes * active, footprint)
 
 
 def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> Value:
     """Seconds until a line arrives from where so many bytes live; nothing from L2, which the core hides."""
-    beyond = ops.where(footprint <= rates.l3_bytes, rates.l3_latency, rates.dram_latency)
-    return ops.where(footprint <= rates.l2_bytes * active, 0.0, beyond)
+    beyond = rates.dram_latency + (rates.l3_latency - rates.dram_latency) * held(ops, rates.l3_bytes, footprint)
+    return beyond - beyond * held(ops, rates.l2_bytes * active, footprint)
 
 
 def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:

@@ -230,11 +230,15 @@ class Effects:
     visit: float = 0.2
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
-    """How many times its bytes a C costs more whose rows are all further ones."""
-    dot_load: float = 2.7
-    """Multiply-adds in whose time the dot family loads one vector: many of its loads straddle two lines."""
-    page: float = 0.5
-    """Share of the latency that the dot family sees at each page of a long row."""
+    """How many times its bytes a C costs more whose rows are all further ones,"""
+    huddled: float = 0.7
+    """and the same where rows are short."""
+    dot_load: float = 1.3
+    """Multiply-adds in whose time the dot family loads one vector of the short side: many straddle two lines,"""
+    dot_stream: float = 4.0
+    """and one of the long side, which comes from outside L1."""
+    page: float = 1.2
+    """Latencies that the dot family waits for at each page of a long row."""
     dot_enter_cycles: float = 12.0
     """Cycles between one of its micro-kernels and the next,"""
     fold_cycles: float = 2.5
@@ -249,8 +253,10 @@ class Effects:
     """Seconds to begin a block of the CacheBuffer,"""
     copy_row_cycles: float = 8.0
     """to begin one of its rows where they are copied,"""
-    turn_start_s: float = 2e-8
+    turn_start_s: float = 5e-8
     """and to begin turning the product back over."""
+    outer_fill: float = 0.75
+    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
     fill: float = 1.0
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     call_s: float = 1e-7
@@ -287,8 +293,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,
         l2_byte=EFFECTS.fill / l2.bandwidth_bytes_per_s,
-        l3_byte=1 / outer.bandwidth_bytes_per_s,
-        l3_byte_shared=1 / outer.total_bandwidth_bytes_per_s,
+        l3_byte=EFFECTS.outer_fill / outer.bandwidth_bytes_per_s,
+        l3_byte_shared=EFFECTS.outer_fill / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
@@ -306,7 +312,9 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         piece=EFFECTS.piece,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
+        huddled=EFFECTS.huddled,
         dot_load=EFFECTS.dot_load,
+        dot_stream=EFFECTS.dot_stream,
         page=EFFECTS.page,
         dot_enter=EFFECTS.dot_enter_cycles / spec.clock_hz,
         fold=EFFECTS.fold_cycles / spec.clock_hz,

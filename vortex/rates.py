@@ -86,11 +86,15 @@ class Rates:
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
-    """How many times its bytes a C costs more whose rows are all further ones."""
+    """How many times its bytes a C costs more whose rows are all further ones,"""
+    huddled: float
+    """and the same where rows are short."""
     dot_load: float
-    """Multiply-adds in whose time the dot family loads one vector."""
+    """Multiply-adds in whose time the dot family loads one vector of the short side,"""
+    dot_stream: float
+    """and one of the long side, which it sees once."""
     page: float
-    """Share of the latency that it sees at each page of a long row."""
+    """Latencies that it waits for at each page of a long row."""
     dot_enter: float
     """Seconds between one of its micro-kernels and the next,"""
     fold: float

@@ -1,0 +1,87 @@
+"""Recorded races, predicted again by today's cost model: whether a change of the model chooses better, without a clock.
+
+A recording holds what a prediction needs (hardware spec, profile of L0, strategies) and what was measured, nothing that
+the model computed. `python -m eval.model --record FILE` writes one; tests replay it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.records import Line
+from vortex.candidates import Stage, Strategy, Tile
+from vortex.hardware import spec_from
+from vortex.profiler import Profile, rates
+from vortex.selector import Grid, Selector
+from vortex.shapes import shape_of
+
+PICOSECONDS = 1e12
+SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
+
+
+def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) -> None:
+    """Writes the races of a library, times as whole picoseconds."""
+    manifest = gemm.manifest
+    races = [
+        {name: line[name] for name in SHAPE}
+        | {
+            "plans": [
+                [e["index"], *e["grid"], e["workers"], *(round(e[half] * PICOSECONDS) for half in ("even", "odd"))]
+                for e in line["plans"]
+            ]
+        }
+        for line in lines
+    ]
+    library = {"hardware": manifest.hardware, "profile": manifest.profile, "lanes": manifest.lanes}
+    library |= {"panel": manifest.panel, "strategies": [_flat(strategy) for strategy in manifest.strategies]}
+    rows = ",\n".join(json.dumps(race, separators=(",", ":")) for race in races)
+    path.write_text(f'{{"about": {json.dumps(about)},\n"library": {json.dumps(library)},\n"races": [\n{rows}\n]}}\n')
+
+
+def _flat(strategy: Strategy) -> list[list[int]]:
+    return [[int(value) for value in astuple(part)] for part in (strategy.l0, strategy.l1, strategy.stage)]
+
+
+def selector_of(library: dict[str, Any]) -> Selector:
+    """Today's model over the recorded strategies, with the recorded measurements of L0."""
+    profile = Profile.from_json(json.dumps(library["profile"]))
+    strategies = tuple(
+        Strategy(Tile(*l0), Tile(*l1), Stage(*(bool(flag) for flag in stage)))
+        for l0, l1, stage in library["strategies"]
+    )
+    spec = spec_from(library["hardware"], "a recording")
+    return Selector(strategies, rates(spec, profile), profile.slopes(), library["lanes"], library["panel"])
+
+
+def kernel_peak(library: dict[str, Any]) -> float:
+    """Flops per second of the fastest micro-kernel of the profile, on one core."""
+    rows = [row for row in library["profile"]["kernels"] if row["start_s"] > 0]
+    return float(max(2 * row["rows"] * row["vectors"] * library["lanes"] / row["slope_s"] for row in rows))
+
+
+def replay(path: Path) -> tuple[list[Line], float]:
+    """The recorded races with the predictions and the choice of today, and the peak of the profile in flops/s."""
+    data = json.loads(path.read_text())
+    selector = selector_of(data["library"])
+    return [_again(selector, race) for race in data["races"]], kernel_peak(data["library"])
+
+
+def _again(selector: Selector, race: dict[str, Any]) -> Line:
+    shape, costs = shape_of(race["m"], race["n"], race["k"], **race["operands"]), {}
+    entries: list[Line] = []
+    for index, *grid, workers, even, odd in race["plans"]:
+        at = (Grid(*grid), workers)
+        if at not in costs:
+            costs[at] = np.asarray(selector.costs(shape, *at).total)
+        label = f"{selector.strategies[index]}, grid {at[0]}"
+        times = {"even": even / PICOSECONDS, "odd": odd / PICOSECONDS}
+        entries.append({"label": label, "predicted": float(costs[at][index]), "terms": {}} | times)
+    plan = selector.select(shape, race["threads"])
+    chosen = f"{plan.strategy}, grid {plan.grid}"
+    if chosen not in {entry["label"] for entry in entries}:  # k is cut otherwise than when the plans were timed
+        chosen = str(min(entries, key=lambda entry: float(entry["predicted"]))["label"])
+    return race | {"kind": "race", "plans": entries, "chosen": chosen}
