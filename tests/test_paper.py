@@ -30,6 +30,7 @@ from eval.reproduce import (
 )
 from eval.reproduce.result import Options, Page, Result
 from eval.suites import Case
+from vortex.analyzer import losses
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.selector import Grid, LaunchPlan, Shape
 
@@ -285,6 +286,8 @@ class TestAnalyzers:
         fields = {name: getattr(default, name) for name in names}
         corrected = analyzers.Corrected(**fields, ratios=ratios)
         assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
+        plain, scaled = (losses(at, [Shape(200, 300, 400)], 1)[0][chosen.index] for at in (default, corrected))
+        assert plain < scaled <= 5.0
         alone = corrected.of([chosen.strategy])
         assert alone.select(Shape(200, 300, 400), 1).seconds == pytest.approx(5 * chosen.seconds, rel=1e-5)
 

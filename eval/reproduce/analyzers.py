@@ -30,9 +30,9 @@ from eval.worker import time_batch
 from vortex import analyzer, operators, profiler
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.compiler import MOST_STRATEGIES
-from vortex.cost import Cost
+from vortex.cost import Cost, Problem
 from vortex.rkernel import decompose
-from vortex.selector import Grid, LaunchPlan, OperandB, Selector, Shape
+from vortex.selector import Array, Grid, LaunchPlan, OperandB, Selector, Shape
 from vortex.shapes import shape_of
 
 DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"
@@ -51,6 +51,9 @@ class Corrected(Selector):
     def costs(self, shape: Shape, grid: Grid, threads: int, others: np.float32 | None = None) -> Cost:
         cost = super().costs(shape, grid, threads, others)
         return replace(cost, total=np.asarray(cost.total) * np.array(self.ratios, np.float32))
+
+    def totals(self, asked: Sequence[Problem]) -> Array:
+        return super().totals(asked) * np.array(self.ratios, np.float32)
 
     def of(self, strategies: Sequence[Strategy]) -> "Corrected":
         """The same for some of the strategies."""
