@@ -59,8 +59,9 @@ class Worker:
         self.module = made(name, small)
         first = [input_of(extents, 0) for extents in NETWORKS[name].first]
         self.run = self.runner.load(self.module, first[-1])
-        for x in first:
-            self.run(x)
+        with self.runner.opening():
+            for x in first:
+                self.run(x)
         self.known = self.runner.compilations()
         return {"seconds": time.perf_counter() - begin}
 
