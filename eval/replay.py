@@ -32,6 +32,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
             "plans": [
                 [e["index"], *e["grid"], e["workers"], *(round(e[half] * PICOSECONDS) for half in ("even", "odd"))]
                 for e in line["plans"]
+                if not e["regions"]  # a replay chooses one micro-kernel for the whole
             ]
         }
         for line in lines
