@@ -124,7 +124,7 @@ class TestCandidates:
         spec = load_spec("epyc-zen5")
         all_of_them = found(spec)
         kept = specialised(ops.Gemm(n=2304, k=768), spec, all_of_them, 16, 16)
-        assert len(kept.register_tiles) < 0.8 * len(all_of_them.register_tiles)
+        assert len(kept.register_tiles) < 0.9 * len(all_of_them.register_tiles)
         assert set(kept.strategies) < set(all_of_them.strategies)
         assert kept.admitted[-1].filter == "KnownExtents"
 

@@ -2,6 +2,9 @@
 #include "vortex_runtime.h"
 #include "values.h"
 #include <tvm/ffi/extra/c_env_api.h>
+/* All that is called of tvm-ffi, by gemm_new alone: without it the other doors still open. */
+#pragma weak TVMFFIEnvTensorAlloc
+#pragma weak TVMFFIObjectDecRef
 
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
