@@ -224,7 +224,6 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     same = {"kind": "race", "threads": options.threads, "library": about["library"], "seed": options.seed}
     done = {(line["id"], line["layout"]): line for line in known if line.items() >= same.items()}
     end = time.monotonic() + 60 * options.minutes
-    outside = {layout: races.python_seconds(gemm, layout) for layout in races.LAYOUTS}
     cases = choose_cases(options)
     asked = []
     for number, case in enumerate(cases, 1):
@@ -236,11 +235,7 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
         if time.monotonic() > end:
             print(f"out of time after {number - 1} of {len(cases)}; the same command goes on", file=sys.stderr)
             break
-        line = (
-            races.race(gemm, case, options.threads, packed, outside[layout], options.rounds)
-            | about
-            | {"layout": layout}
-        )
+        line = races.race(gemm, case, options.threads, packed, options.rounds) | about | {"layout": layout}
         records.append(options.out, [line])
         done[asked[-1]] = line
         print(f"[{number}/{len(cases)}] {case} {layout}: {races.share(line):.3f}", file=sys.stderr)

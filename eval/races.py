@@ -1,7 +1,8 @@
 """Every plan of a library on one shape, in turn, as one result line: what `eval.regret` and `eval.model` read.
 
 Seconds are those of the call in native code: the same plan runner on a product of next to nothing tells what Python
-adds, once its predicted seconds are taken away, and that is subtracted from every time.
+adds, once its predicted seconds are taken away, and that is subtracted from every time. It is timed before and after
+each race: over a run the clock moves by more than a small product takes.
 """
 
 import functools
@@ -60,12 +61,14 @@ def python_seconds(gemm: Any, layout: str) -> float:
     return max(0.0, float(best - plan.seconds))
 
 
-def race(gemm: Any, case: Case, threads: int, packed: bool, outside: float, rounds: int = ROUNDS) -> Line:
+def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS) -> Line:
     """One line: all plans with predicted seconds, their terms, and the least seconds of even and of odd rounds.
 
     `outside` is `python_seconds`; `peak` are the flops per second of one core right before. Every result has the bits
     of the first of its family, which is checked against float64; WrongResultError otherwise.
     """
+    layout = "packed" if packed else "transposed" if case.trans_b else "plain"
+    before = python_seconds(gemm, layout)
     operands = make_operands(case, seed=0)
     how = runner(gemm, operands, packed)
     shape = (case.m, case.n, case.k)
@@ -77,7 +80,7 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, outside: float, roun
     limit = HOPELESS * min(seconds.values())
     racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == chosen}
     times = {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen)
-    least = gemm.manifest.rates.call
+    outside, least = min(before, python_seconds(gemm, layout)), gemm.manifest.rates.call
     entries = [
         {
             "label": label,

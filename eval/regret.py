@@ -169,12 +169,11 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     with ExitStack() as stack:
         workers = start_workers(names, options.threads, stack)[0] if left else {}
         run = Run(options.threads, options.seed, Limits(machine.peak(options.threads), ()), about, options.allow_busy)
-        outside = races.python_seconds(gemm, options.layout)
         for number, (case, sample) in enumerate(left, 1):
             if time.monotonic() > end:
                 print(f"out of time: {len(left) - number + 1} shapes left; the same command goes on", file=sys.stderr)
                 break
-            line = races.race(gemm, case, options.threads, packed, outside, options.rounds)
+            line = races.race(gemm, case, options.threads, packed, options.rounds)
             line |= sample | about | {"systems": against(case, workers, effort, run) if workers else {}}
             records.append(options.out, [line])
             done[key(line)] = line

@@ -63,7 +63,7 @@ def test_a_worse_model_is_noticed(today: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_a_recording_reads_back_as_it_was(gemm: Any, tmp_path: Path) -> None:
     about = {"command": "a test"}
     case, kind = races.case_at("s", "s/0", (33, 65, 17), "plain"), {"layout": "plain"}
-    line = races.race(gemm, case, 1, packed=False, outside=0.0, rounds=2) | kind
+    line = races.race(gemm, case, 1, packed=False, rounds=2) | kind
     replay.record(gemm, [line], about, tmp_path / "races.json")
     ((again,), profiled) = replay.replay(tmp_path / "races.json")
     assert json.loads((tmp_path / "races.json").read_text())["about"] == about

@@ -251,13 +251,15 @@ class TestFigures:
     def test_products_are_compared_with_those_that_saw_the_same(self):
         def row(system: str, seconds: float):
             case = asdict(Case("s", "s/0", 1, 2, 3)) | {"flops": 12, "threads": 1, "mode": "warm", "error": None}
-            return case | {"system": system, "seconds": seconds, "roofline_share": 0.5}
+            return case | {"system": system, "seconds": seconds, "roofline_share": 0.5, "spread": 0.01, "gflops": 3.0}
 
         rows = [row("vortex", 1.0), row("mkl", 2.0), row("vortex_packed", 1.0), row("onnxruntime", 0.5)]
         page = vendors.table5([measured(1, "s/0", rows)])
         assert "| best of all | 1 | 100.0% | 100.0% | 2.00 | 2.00 |" in page.blocks[1]
         packed = page.blocks[page.blocks.index("### Products, packed B, 1 thread, warm caches") + 1]
         assert "| onnxruntime | 1 | 0.0% | 0.0% | 0.50 | 0.50 |" in packed
+        every = page.blocks[page.blocks.index("### Every system, 1 thread, warm caches") + 1]
+        assert "| vortex | 1 | 3.0 | 0.500 | - (0) | 1.0% |" in every
 
 
 class TestBackends:

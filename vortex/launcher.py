@@ -100,7 +100,7 @@ class GemmKernel:
         if out is None:
             if accumulate:
                 raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
-            if hasattr(type(a), MAKES_TENSORS) and type(b) is not PackedOperand:
+            if type(a) is not _ARRAY and type(b) is not PackedOperand and hasattr(type(a), MAKES_TENSORS):
                 if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0):
                     refuse_gradients(a, b, out)
                 try:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from eval import machine, plots
 from eval.alternate import Effort, Run, blank, lines_of, measure_quiet
 from eval.bench import resident, start_workers
-from eval.compare import BEST, Table, grouped, losing, overall, pairs, tables
+from eval.compare import BEST, Table, grouped, losing, overall, pairs, roofline, tables
 from eval.operator_cases import OperatorCase, load_any_suite
 from eval.operator_systems import COMPARED
 from eval.process import WorkerError, WorkerProcess
@@ -96,6 +96,8 @@ def table5(lines: Sequence[Line]) -> Page:
         blocks += [f"### {title}", overall(table, ours), told, "By suite, geometric means:"]
         blocks.append(grouped(table, ours, suites, "suite"))
         losses += [f"{title}: the lowest speedups over the best peer", losing(table, ours, 10)]
+    for table in tables([row for line in lines for row in line["rows"]]):
+        blocks += [f"### Every system, {table.title}", roofline(table)]
     return Page([*blocks, *failures([row for line in lines for row in line["rows"]])], losses)
 
 
