@@ -186,6 +186,13 @@ def test_views_are_taken_as_transposed(gemm: GemmKernel) -> None:
     assert np.array_equal(gemm(a, gemm.pack(np.ascontiguousarray(b.T), transpose=True)), a @ b)
 
 
+@pytest.mark.parametrize("n", [3, 40])
+def test_few_columns_are_packed_on_cache_lines(gemm: GemmKernel, n: int) -> None:
+    packed = gemm.pack(integers(70, n))
+    assert packed.data.shape == ((n, 70) if packed.transposed else (70, n))
+    assert packed.data.ctypes.data % 64 == packed.data.strides[0] % (4 * gemm.manifest.lanes) == 0
+
+
 def test_read_only_inputs(gemm: GemmKernel) -> None:
     a, b = integers(20, 30), integers(30, 40)
     a.flags.writeable = b.flags.writeable = False

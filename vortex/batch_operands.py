@@ -36,7 +36,7 @@ MOST_RANK = 4
 class PackedMatrices:
     """Constant B's, laid out once for one library: [..., elements of the panels of one].
 
-    Few columns need no panels: then matrices, [..., k, n] with rows on cache lines, or [..., n, k] if `transposed`.
+    Few columns need no panels: then matrices with rows on cache lines, [..., k, n], or [..., n, k] if `transposed`.
     """
 
     data: npt.NDArray[np.float32]

@@ -158,9 +158,10 @@ class GemmKernel:
         try:
             if few or narrow:
                 # No panels: few columns are best read along k, by the dot family, and those of one panel are rows as
-                # they are, on cache lines.
-                lines, columns = (n, k) if few else (k, -(-n // lanes) * lanes)
-                data = aligned_zeros(lines * columns).reshape(lines, columns)
+                # they are. Both on cache lines, so that no vector straddles two.
+                lines, columns = (n, k) if few else (k, n)
+                line = -(-columns // lanes) * lanes
+                data = aligned_zeros(lines * line).reshape(lines, line)[:, :columns]
                 status = self._readable(exportable(b))
             else:
                 lines = words.lines(k) if words else k
@@ -172,7 +173,6 @@ class GemmKernel:
         if status:
             raise self._refusal(status, None, b, None)
         if few or narrow:
-            data = data if few else data[:, :n]
             matrix = b if isinstance(b, np.ndarray) else np.from_dlpack(b)
             data[:] = matrix if transpose == few else matrix.T
         return PackedOperand(data, n, k, self._identity, transposed=few)

@@ -64,7 +64,7 @@ REASONS: tuple[Refusal, ...] = (
 class PackedOperand:
     """A constant B, laid out once for one library: panels of a declared width, one after the other.
 
-    Few columns need none: then `data` is a matrix, [k, n] with rows on cache lines, or [n, k] if `transposed`.
+    Few columns need none: then `data` is a matrix with rows on cache lines, [k, n], or [n, k] if `transposed`.
     """
 
     data: np.ndarray[Any, Any]
