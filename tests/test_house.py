@@ -71,6 +71,7 @@ MODULES = (
     "gpu_door",
     # strategies in, machine code out: CPU
     "codegen.toolchain",
+    "codegen.cpu_tile",
     "codegen.cpu_kernels",
     "codegen.cpu_dot",
     "codegen.cpu_load",

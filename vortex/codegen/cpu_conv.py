@@ -8,10 +8,10 @@ filter, whatever the tile.
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
 
 
 def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
@@ -26,6 +26,7 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
     Unless `apart` is 0 that is what lda is: then no row of a tall tile needs an address of its own.
     """
     columns, free = vectors * lanes, int(not apart)
+    tile = tile_stages(rows, vectors, lanes)
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -55,27 +56,8 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
             mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
-            for j in T.unroll(vectors):
-                for l in T.vectorized(lanes):
-                    with T.sblock("mask"):
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        mask[vj] = T.Select(
-                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
-                        )
-            if accumulate != 0:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("load"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], T.float32(0))
-            else:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("zero"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = T.float32(0)
+            tile.masks(mask, last)
+            tile.begin(acc, mask, C, accumulate != 0)
             for s, r, k in T.grid(taps_s, taps_r, depth):
                 for j in range(vectors):
                     for l in range(lanes):
@@ -90,24 +72,16 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
                             vi = T.axis.spatial(rows, i)
                             vj = T.axis.spatial(columns, j * lanes + l)
                             acc[vi, vj] = acc[vi, vj] + A[vs, vr, vi, vk] * row[vj]
-            for i, j in T.grid(rows, vectors):
-                for l in range(lanes):
-                    with T.sblock("store"):
-                        vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], T.float32(0))
+            tile.end(C, mask, acc)
 
-    schedule = s_tir.Schedule(kernel)
     names = vector_intrinsics(lanes)
-    for block, intrinsic, outer in (
-        ("load", names.load, 0),
-        ("zero", names.zero, 0),
-        ("fetch", names.load, 3),
-        ("compute", names.multiply_add, 3),
-        ("store", names.store, 0),
-    ):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        for loop in loops[outer:-1]:
-            schedule.unroll(loop)
-    return schedule.mod["main"]
+    return placed(
+        kernel,
+        (
+            ("load", names.load, 0),
+            ("zero", names.zero, 0),
+            ("fetch", names.load, 3),
+            ("compute", names.multiply_add, 3),
+            ("store", names.store, 0),
+        ),
+    ).mod["main"]

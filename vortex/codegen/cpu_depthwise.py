@@ -7,10 +7,10 @@ padding are left out. Others take their taps from memory one after the other.
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_tile import masked_load, masked_store, placed, vector_intrinsics
 
 PIXELS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -36,7 +36,6 @@ def sliding_kernel(taps: int, stride: int, pixels: int, lanes: int) -> tirx.Prim
     `first` and from `end` on are zeros that are not read.
     """
     columns = (pixels - 1) * stride + taps
-    vector = f"float32x{lanes}"
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -67,21 +66,13 @@ def sliding_kernel(taps: int, stride: int, pixels: int, lanes: int) -> tirx.Prim
                     acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
                 for r in T.serial(taps_r):
                     for s in T.unroll(taps):
-                        tap[T.ramp(s * lanes, 1, lanes)] = T.call_llvm_pure_intrin(
-                            vector,
-                            "llvm.masked.load",
-                            T.address_of(W[r, s, j * lanes]),
-                            T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
-                            T.broadcast(T.float32(0), lanes),
+                        tap[T.ramp(s * lanes, 1, lanes)] = masked_load(
+                            T.address_of(W[r, s, j * lanes]), T.ramp(0, 1, lanes) < T.broadcast(wide, lanes), lanes
                         )
                     for q in T.unroll(columns):
                         if T.And(T.Cast("int64", q) >= first, T.Cast("int64", q) < end):
-                            seen[T.ramp(0, 1, lanes)] = T.call_llvm_pure_intrin(
-                                vector,
-                                "llvm.masked.load",
-                                T.address_of(X[r, q, j * lanes]),
-                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
-                                T.broadcast(T.float32(0), lanes),
+                            seen[T.ramp(0, 1, lanes)] = masked_load(
+                                T.address_of(X[r, q, j * lanes]), T.ramp(0, 1, lanes) < T.broadcast(wide, lanes), lanes
                             )
                             for i in T.unroll(pixels):
                                 if T.And(q - i * stride >= 0, q - i * stride < taps):
@@ -92,9 +83,7 @@ def sliding_kernel(taps: int, stride: int, pixels: int, lanes: int) -> tirx.Prim
                                     )
                 for i in T.unroll(pixels):
                     T.evaluate(
-                        T.call_llvm_intrin(
-                            "void",
-                            "llvm.masked.store",
+                        masked_store(
                             acc[T.ramp(i * lanes, 1, lanes)],
                             T.address_of(Y[i, j * lanes]),
                             T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
@@ -173,16 +162,6 @@ def depthwise_kernel(pixels: int, lanes: int) -> tirx.PrimFunc:
                             vi, v = T.axis.remap("SS", [i, l])
                             Y[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, acc[vi, v], T.float32(0))
 
-    schedule = s_tir.Schedule(kernel)
     names = vector_intrinsics(lanes)
-    for block, intrinsic in (
-        ("zero", names.zero),
-        ("fetch", names.load),
-        ("see", names.load),
-        ("store", names.store),
-    ):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        if block != "fetch":
-            schedule.unroll(loops[-2])
-    return schedule.mod["main"]
+    stages = (("zero", names.zero, 1), ("fetch", names.load, 3), ("see", names.load, 3), ("store", names.store, 1))
+    return placed(kernel, stages).mod["main"]

@@ -7,10 +7,10 @@ the outer product's single chain.
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_tile import placed, vector_intrinsics
 
 
 def dot_symbol(rows: int, columns: int) -> str:
@@ -99,12 +99,7 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
                         else:
                             C[vi, vj] = acc[vi * columns + vj, 0]
 
-    schedule = s_tir.Schedule(kernel)
     names = vector_intrinsics(lanes)
-    for block, intrinsic in (("zero", names.zero), ("fetch_y", names.load), ("fetch_x", names.load)):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        for loop in loops[:-1] if block == "zero" else loops[1:-1]:
-            schedule.unroll(loop)
+    schedule = placed(kernel, (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1)))
     schedule.unroll(schedule.get_loops(schedule.get_sblock("compute"))[-1])
     return schedule.mod["main"]

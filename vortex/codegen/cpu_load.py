@@ -1,9 +1,9 @@
 """Load stages of L1 on CPUs: rows copied or transposed into the CacheBuffer."""
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_tile import masked_load, masked_store, placed, vector_intrinsics
 
 COPY_SYMBOL = "vortex_copy"
 TRANSPOSE_SYMBOL = "vortex_transpose"
@@ -48,17 +48,13 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
                             D[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
 
     names = vector_intrinsics(lanes)
-    schedule = s_tir.Schedule(copy)
-    schedule.tensorize(schedule.get_loops(schedule.get_sblock("load"))[-1], names.load)
-    schedule.tensorize(schedule.get_loops(schedule.get_sblock("store"))[-1], names.store)
-    return schedule.mod["main"]
+    return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]
 
 
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
     """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers:
     `lanes` vector loads, log2(lanes) rounds of shuffles, `lanes` vector stores, masked at an edge."""
     rounds = lanes.bit_length() - 1
-    vector = f"float32x{lanes}"
     interleave = [[x for i in range(half, half + lanes // 2) for x in (i, lanes + i)] for half in (0, lanes // 2)]
 
     @T.prim_func(s_tir=True)
@@ -81,12 +77,10 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
                     tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
                     for j in T.unroll(lanes):
                         if j < tall:
-                            block[T.ramp(j * lanes, 1, lanes)] = T.call_llvm_pure_intrin(
-                                vector,
-                                "llvm.masked.load",
+                            block[T.ramp(j * lanes, 1, lanes)] = masked_load(
                                 T.address_of(S[jo * lanes + j, io * lanes]),
                                 T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
-                                T.broadcast(T.float32(0), lanes),
+                                lanes,
                             )
                         else:
                             block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
@@ -109,9 +103,7 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
                     for i in T.unroll(lanes):
                         if i < wide:
                             T.evaluate(
-                                T.call_llvm_intrin(
-                                    "void",
-                                    "llvm.masked.store",
+                                masked_store(
                                     block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
                                     T.address_of(D[io * lanes + i, jo * lanes]),
                                     T.ramp(0, 1, lanes) < T.broadcast(tall, lanes),

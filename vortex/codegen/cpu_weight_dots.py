@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
 from vortex.codegen.cpu_nest import fetch
+from vortex.codegen.cpu_tile import masked_load, masked_store, placed, tile_stages, vector_intrinsics
 from vortex.codegen.cpu_weights import AHEAD
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WEIGHT_BITS, WordFormat
@@ -75,8 +75,19 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
         )
         return T.bitwise_or(low, T.bitwise_and(high, lane(T.int32(-65536))))
 
-    def dot(total: Any, pair: Any, row: Any) -> Any:
-        return T.call_pure_extern(vector, f"vortex_dpbf16_{lanes}", total, row, lane(pair))
+    def at(j: Any) -> Any:
+        return T.ramp(j * lanes, 1, lanes)
+
+    @T.inline
+    def multiply(A: Any, row: Any, acc: Any, i: Any, j: Any, k: Any) -> None:
+        """Adds the dot products of the word at `k` of a row of A and a vector of words."""
+        acc[i, at(j)] = T.call_pure_extern(
+            vector,
+            f"vortex_dpbf16_{lanes}",
+            acc[i, at(j)],
+            row[at(j)],
+            lane(T.reinterpret("int32", A[i, T.ramp(k * per_word, 1, per_word)])),
+        )
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -102,13 +113,7 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
             word = T.sblock_alloc_buffer((columns,), "int32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "int32", scope="local")
-            for j in T.unroll(vectors):
-                for l in T.vectorized(lanes):
-                    with T.sblock("mask"):
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        mask[vj] = T.Select(
-                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
-                        )
+            tile_stages(rows, vectors, lanes).masks(mask, last)
             if mode == 0:
                 for i, j in T.grid(rows, vectors):
                     for l in range(lanes):
@@ -131,93 +136,46 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
                     count: T.let[T.int64] = T.min(T.int64(length), depth - g * length)
                     whole: T.let[T.int64] = T.truncdiv(count, per_line)
                     for i, j in T.grid(rows, vectors):
-                        acc[i, T.ramp(j * lanes, 1, lanes)] = T.broadcast(nothing, lanes)
+                        acc[i, at(j)] = T.broadcast(nothing, lanes)
                     for w in T.serial(whole):
                         for j in T.unroll(vectors):
                             T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD]), 0))
                         for e in T.unroll(per_line):
                             if tall:
                                 for j in T.unroll(vectors):
-                                    row[T.ramp(j * lanes, 1, lanes)] = widened(
-                                        B[line + w, T.ramp(j * lanes, 1, lanes)], e
-                                    )
+                                    row[at(j)] = widened(B[line + w, at(j)], e)
                                 for i in T.unroll(rows):
                                     for j in T.unroll(vectors):
-                                        acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
-                                            acc[i, T.ramp(j * lanes, 1, lanes)],
-                                            T.reinterpret(
-                                                "int32",
-                                                A[i, T.ramp((g * length + w * per_line + e) * per_word, 1, per_word)],
-                                            ),
-                                            row[T.ramp(j * lanes, 1, lanes)],
-                                        )
+                                        multiply(A, row, acc, i, j, g * length + w * per_line + e)
                             else:
                                 for j in T.unroll(vectors):
-                                    row[T.ramp(j * lanes, 1, lanes)] = widened(
-                                        B[line + w, T.ramp(j * lanes, 1, lanes)], e
-                                    )
+                                    row[at(j)] = widened(B[line + w, at(j)], e)
                                     for i in T.unroll(rows):
-                                        acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
-                                            acc[i, T.ramp(j * lanes, 1, lanes)],
-                                            T.reinterpret(
-                                                "int32",
-                                                A[i, T.ramp((g * length + w * per_line + e) * per_word, 1, per_word)],
-                                            ),
-                                            row[T.ramp(j * lanes, 1, lanes)],
-                                        )
+                                        multiply(A, row, acc, i, j, g * length + w * per_line + e)
                     for j in T.unroll(vectors):
-                        word[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                        word[at(j)] = lane(T.int32(0))
                     if count > whole * per_line:
                         for j in T.unroll(vectors):
-                            word[T.ramp(j * lanes, 1, lanes)] = B[line + whole, T.ramp(j * lanes, 1, lanes)]
+                            word[at(j)] = B[line + whole, at(j)]
                     for e in T.serial(count - whole * per_line):
                         for j in T.unroll(vectors):
-                            row[T.ramp(j * lanes, 1, lanes)] = widened(word[T.ramp(j * lanes, 1, lanes)], T.int32(0))
-                            word[T.ramp(j * lanes, 1, lanes)] = T.shift_right(
-                                word[T.ramp(j * lanes, 1, lanes)], T.broadcast(T.int32(bits), lanes)
-                            )
+                            row[at(j)] = widened(word[at(j)], T.int32(0))
+                            word[at(j)] = T.shift_right(word[at(j)], lane(T.int32(bits)))
                             for i in T.unroll(rows):
-                                acc[i, T.ramp(j * lanes, 1, lanes)] = dot(
-                                    acc[i, T.ramp(j * lanes, 1, lanes)],
-                                    T.reinterpret(
-                                        "int32",
-                                        A[i, T.ramp((g * length + whole * per_line + e) * per_word, 1, per_word)],
-                                    ),
-                                    row[T.ramp(j * lanes, 1, lanes)],
-                                )
+                                multiply(A, row, acc, i, j, g * length + whole * per_line + e)
                     for j in T.unroll(vectors):
                         for i in T.unroll(rows):
                             T.evaluate(
-                                T.call_llvm_intrin(
-                                    "void",
-                                    "llvm.masked.store",
+                                masked_store(
                                     T.fma(
-                                        acc[i, T.ramp(j * lanes, 1, lanes)],
-                                        T.reinterpret(
-                                            vector,
-                                            B[line - 1, T.ramp(j * lanes, 1, lanes)]
-                                            if grouped
-                                            else Start[T.ramp(j * lanes, 1, lanes)],
-                                        ),
-                                        T.call_llvm_pure_intrin(
-                                            vector,
-                                            "llvm.masked.load",
-                                            T.address_of(C[i, j * lanes]),
-                                            mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
-                                            T.broadcast(nothing, lanes),
-                                        ),
+                                        acc[i, at(j)],
+                                        T.reinterpret(vector, B[line - 1, at(j)] if grouped else Start[at(j)]),
+                                        masked_load(T.address_of(C[i, j * lanes]), mask[at(j)] != lane(0), lanes),
                                     ),
                                     T.address_of(C[i, j * lanes]),
-                                    mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
+                                    mask[at(j)] != lane(0),
                                 )
                             )
 
-    schedule = s_tir.Schedule(kernel)
     names = vector_intrinsics(lanes)
-    for block, intrinsic in (("zero", names.zero), ("clear", names.store)):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        for loop in loops[:-1]:
-            if block == "clear":
-                schedule.unroll(loop)
-    return schedule.mod["main"]
+    return placed(kernel, (("zero", names.zero, 2), ("clear", names.store, 0))).mod["main"]

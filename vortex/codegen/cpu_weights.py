@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
 from vortex.codegen.cpu_nest import fetch
+from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WEIGHT_BITS, WordFormat
 
@@ -43,7 +43,7 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     bits, per_line, group = WEIGHT_BITS[weights.dtype], weights.per_word, weights.group
     grouped, tall, looks_up = group > 0, rows >= vectors, bits == 4 and lanes == PERMUTES
-    nothing = tirx.const(0, "float32")
+    stages = tile_stages(rows, vectors, lanes)
     vector = f"float32x{lanes}"
 
     def widened(word: Any, place: Any) -> Any:
@@ -53,6 +53,13 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
             return T.call_llvm_pure_intrin(vector, "llvm.x86.avx512.permvar.sf.512", table_of(lanes), found)
         top = T.shift_left(word, T.broadcast(32 - bits - place * bits, lanes))
         return T.Cast(vector, T.shift_right(top, T.broadcast(T.int32(32 - bits), lanes)))
+
+    def at(j: Any) -> Any:
+        return T.ramp(j * lanes, 1, lanes)
+
+    @T.inline
+    def multiply(A: Any, row: Any, acc: Any, i: Any, j: Any, k: Any) -> None:
+        acc[i, at(j)] = T.fma(T.broadcast(A[i, k], lanes), row[at(j)], acc[i, at(j)])
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -79,27 +86,8 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
             scale = T.sblock_alloc_buffer((columns,), "float32", scope="local")
             word = T.sblock_alloc_buffer((columns,), "int32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
-            for j in T.unroll(vectors):
-                for l in T.vectorized(lanes):
-                    with T.sblock("mask"):
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        mask[vj] = T.Select(
-                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
-                        )
-            if mode != 0:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("load"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], nothing)
-            else:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("zero"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = nothing
+            stages.masks(mask, last)
+            stages.begin(acc, mask, C, mode != 0)
             with T.sblock("compute"):
                 T.reads(A[0:rows, 0:depth], B[0 : 2 * depth + 1, 0:columns], Start[0:columns])
                 T.writes(acc[0:rows, 0:columns], scale[0:columns], word[0:columns], row[0:columns])
@@ -109,9 +97,9 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
                     line: T.let[T.int64] = g * (group // per_line + 1) + 1 if grouped else T.int64(0)
                     count: T.let[T.int64] = T.min(length, depth - g * length)
                     for j in T.unroll(vectors):
-                        scale[T.ramp(j * lanes, 1, lanes)] = T.reinterpret(
+                        scale[at(j)] = T.reinterpret(
                             vector,
-                            B[line - 1, T.ramp(j * lanes, 1, lanes)] if grouped else Start[T.ramp(j * lanes, 1, lanes)],
+                            B[line - 1, at(j)] if grouped else Start[at(j)],
                         )
                     for w in T.serial(T.truncdiv(count, per_line)):
                         for j in T.unroll(vectors):
@@ -119,63 +107,27 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
                         for e in T.unroll(per_line):
                             if tall:
                                 for j in T.unroll(vectors):
-                                    row[T.ramp(j * lanes, 1, lanes)] = (
-                                        widened(B[line + w, T.ramp(j * lanes, 1, lanes)], e)
-                                        * scale[T.ramp(j * lanes, 1, lanes)]
-                                    )
+                                    row[at(j)] = widened(B[line + w, at(j)], e) * scale[at(j)]
                                 for i in T.unroll(rows):
                                     for j in T.unroll(vectors):
-                                        acc[i, T.ramp(j * lanes, 1, lanes)] = T.fma(
-                                            T.broadcast(A[i, g * length + w * per_line + e], lanes),
-                                            row[T.ramp(j * lanes, 1, lanes)],
-                                            acc[i, T.ramp(j * lanes, 1, lanes)],
-                                        )
+                                        multiply(A, row, acc, i, j, g * length + w * per_line + e)
                             else:
                                 for j in T.unroll(vectors):
-                                    row[T.ramp(j * lanes, 1, lanes)] = (
-                                        widened(B[line + w, T.ramp(j * lanes, 1, lanes)], e)
-                                        * scale[T.ramp(j * lanes, 1, lanes)]
-                                    )
+                                    row[at(j)] = widened(B[line + w, at(j)], e) * scale[at(j)]
                                     for i in T.unroll(rows):
-                                        acc[i, T.ramp(j * lanes, 1, lanes)] = T.fma(
-                                            T.broadcast(A[i, g * length + w * per_line + e], lanes),
-                                            row[T.ramp(j * lanes, 1, lanes)],
-                                            acc[i, T.ramp(j * lanes, 1, lanes)],
-                                        )
+                                        multiply(A, row, acc, i, j, g * length + w * per_line + e)
                     for j in T.unroll(vectors):
-                        word[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                        word[at(j)] = T.broadcast(T.int32(0), lanes)
                     if T.truncmod(count, per_line) > 0:
                         for j in T.unroll(vectors):
-                            word[T.ramp(j * lanes, 1, lanes)] = B[
-                                line + T.truncdiv(count, per_line), T.ramp(j * lanes, 1, lanes)
-                            ]
+                            word[at(j)] = B[line + T.truncdiv(count, per_line), at(j)]
                     for e in T.serial(T.truncmod(count, per_line)):
                         for j in T.unroll(vectors):
-                            row[T.ramp(j * lanes, 1, lanes)] = (
-                                widened(word[T.ramp(j * lanes, 1, lanes)], T.int32(0))
-                                * scale[T.ramp(j * lanes, 1, lanes)]
-                            )
-                            word[T.ramp(j * lanes, 1, lanes)] = T.shift_right(
-                                word[T.ramp(j * lanes, 1, lanes)], T.broadcast(T.int32(bits), lanes)
-                            )
+                            row[at(j)] = widened(word[at(j)], T.int32(0)) * scale[at(j)]
+                            word[at(j)] = T.shift_right(word[at(j)], T.broadcast(T.int32(bits), lanes))
                             for i in T.unroll(rows):
-                                acc[i, T.ramp(j * lanes, 1, lanes)] = T.fma(
-                                    T.broadcast(A[i, g * length + T.truncdiv(count, per_line) * per_line + e], lanes),
-                                    row[T.ramp(j * lanes, 1, lanes)],
-                                    acc[i, T.ramp(j * lanes, 1, lanes)],
-                                )
-            for i, j in T.grid(rows, vectors):
-                for l in range(lanes):
-                    with T.sblock("store"):
-                        vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
+                                multiply(A, row, acc, i, j, g * length + T.truncdiv(count, per_line) * per_line + e)
+            stages.end(C, mask, acc)
 
-    schedule = s_tir.Schedule(kernel)
     names = vector_intrinsics(lanes)
-    for block, intrinsic in (("load", names.load), ("zero", names.zero), ("store", names.store)):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        for loop in loops[:-1]:
-            schedule.unroll(loop)
-    return schedule.mod["main"]
+    return placed(kernel, (("load", names.load, 0), ("zero", names.zero, 0), ("store", names.store, 0))).mod["main"]

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_tile import masked_load, masked_store
 from vortex.codegen.selector import Model, costs
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
@@ -95,16 +96,6 @@ def output_line(algorithm: Winograd, m: Sequence[Vector], lanes: int) -> list[Ve
         powers = [(float(p**e), half) for p, half in zip(algorithm.pairs, halves, strict=True)]
         found.append(linear([*ends, *powers], lanes))
     return found
-
-
-def masked_load(buffer: tirx.Buffer, at: Any, mask: Any, lanes: int) -> Vector:
-    return T.call_llvm_pure_intrin(
-        f"float32x{lanes}", "llvm.masked.load", T.address_of(buffer[at]), mask, T.broadcast(T.float32(0), lanes)
-    )
-
-
-def masked_store(value: Vector, buffer: tirx.Buffer, at: Any, mask: Any) -> None:
-    T.evaluate(T.call_llvm_intrin("void", "llvm.masked.store", value, T.address_of(buffer[at]), mask))
 
 
 def keep(buffer: tirx.Buffer, slots: Sequence[Any], vectors: Sequence[Vector]) -> None:
@@ -196,8 +187,7 @@ def input_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
                         for j in T.serial(T.int64(window)):
                             for i in T.unroll(T.int64(window)):
                                 seen[i] = masked_load(
-                                    S,
-                                    corner + i * row_stride + j * pixel_stride + v * lanes,
+                                    T.address_of(S[corner + i * row_stride + j * pixel_stride + v * lanes]),
                                     T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
                                     lanes,
                                 )
@@ -207,8 +197,7 @@ def input_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
                             for i in T.unroll(T.int64(window)):
                                 if row + i >= 0 and row + i < height and left + j >= 0 and left + j < width:
                                     seen[i] = masked_load(
-                                        S,
-                                        corner + i * row_stride + j * pixel_stride + v * lanes,
+                                        T.address_of(S[corner + i * row_stride + j * pixel_stride + v * lanes]),
                                         T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
                                         lanes,
                                     )
@@ -266,11 +255,12 @@ def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
                         across(half, made, i)
                         for j in T.unroll(T.int64(tile)):
                             if t * tile + j < columns:
-                                masked_store(
-                                    made[j],
-                                    D,
-                                    i * row_stride + (t * tile + j) * pixel_stride + v * lanes,
-                                    T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                T.evaluate(
+                                    masked_store(
+                                        made[j],
+                                        T.address_of(D[i * row_stride + (t * tile + j) * pixel_stride + v * lanes]),
+                                        T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                    )
                                 )
 
     return kernel

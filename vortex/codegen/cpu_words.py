@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_kernels import vector_intrinsics
+from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
 from vortex.dtypes import WordFormat
 
 BFLOAT16_DOT = """
@@ -68,6 +68,7 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
     integer = sum_type == "int32"
     bytes_of_vector = f"int8x{4 * lanes}"
     vector, nothing = f"{sum_type}x{lanes}", tirx.const(0, sum_type)
+    stages = tile_stages(rows, vectors, lanes, sum_type)
 
     def dot(total: Any, word: Any, row: Any) -> Any:
         """`total` plus the dot products of a broadcast word and a vector of words."""
@@ -85,6 +86,31 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
 
     def flipped(word: Any, flip: Any) -> Any:
         return T.bitwise_xor(word, T.broadcast(flip, lanes)) if integer else word
+
+    @T.inline
+    def fetch(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("fetch"):
+                vk = T.axis.spatial(B.shape[0], k)
+                vj = T.axis.spatial(columns, j * lanes + l)
+                row[vj] = T.if_then_else(mask[vj] != 0, B[vk, vj], T.int32(0))
+
+    @T.inline
+    def compute(A: Any, row: Any, acc: Any, flip: Any, depth: Any, k: Any, i: Any, j: Any) -> None:
+        with T.sblock("compute"):
+            vk = T.axis.reduce(depth, k)
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads(
+                A[vi, vk * per_word : vk * per_word + per_word],
+                row[vj * lanes : vj * lanes + lanes],
+                acc[vi, vj * lanes : vj * lanes + lanes],
+            )
+            T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
+            acc[vi, T.ramp(vj * lanes, 1, lanes)] = dot(
+                acc[vi, T.ramp(vj * lanes, 1, lanes)],
+                flipped(T.broadcast(word_of(A, vi, vk), lanes), flip),
+                row[T.ramp(vj * lanes, 1, lanes)],
+            )
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -110,27 +136,8 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
             acc = T.sblock_alloc_buffer((rows, columns), sum_type, scope="local")
             row = T.sblock_alloc_buffer((columns,), "int32", scope="local")
             begin = T.sblock_alloc_buffer((columns,), sum_type, scope="local")
-            for j in T.unroll(vectors):
-                for l in T.vectorized(lanes):
-                    with T.sblock("mask"):
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        mask[vj] = T.Select(
-                            T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
-                        )
-            if T.bitwise_and(mode, 1) != 0:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("load"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], nothing)
-            else:
-                for i, j in T.grid(rows, vectors):
-                    for l in range(lanes):
-                        with T.sblock("zero"):
-                            vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial(columns, j * lanes + l)
-                            acc[vi, vj] = nothing
+            stages.masks(mask, last)
+            stages.begin(acc, mask, C, T.bitwise_and(mode, 1) != 0)
             if integer:  # noqa: SIM102
                 if T.bitwise_and(mode, 2) != 0:
                     for j in T.unroll(vectors):
@@ -151,69 +158,17 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
             for k in T.serial(depth):
                 if tall:
                     for j in range(vectors):
-                        for l in range(lanes):
-                            with T.sblock("fetch"):
-                                vk = T.axis.spatial(depth, k)
-                                vj = T.axis.spatial(columns, j * lanes + l)
-                                row[vj] = T.if_then_else(mask[vj] != 0, B[vk, vj], T.int32(0))
+                        fetch(B, row, mask, k, j)
                     for i in T.unroll(rows):
                         for j in T.unroll(vectors):
-                            with T.sblock("compute"):
-                                vk = T.axis.reduce(depth, k)
-                                vi, vj = T.axis.remap("SS", [i, j])
-                                T.reads(
-                                    A[vi, vk * per_word : vk * per_word + per_word],
-                                    row[vj * lanes : vj * lanes + lanes],
-                                    acc[vi, vj * lanes : vj * lanes + lanes],
-                                )
-                                T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
-                                acc[vi, T.ramp(vj * lanes, 1, lanes)] = dot(
-                                    acc[vi, T.ramp(vj * lanes, 1, lanes)],
-                                    flipped(
-                                        T.broadcast(word_of(A, vi, vk), lanes),
-                                        flip,
-                                    ),
-                                    row[T.ramp(vj * lanes, 1, lanes)],
-                                )
+                            compute(A, row, acc, flip, depth, k, i, j)
                 else:
                     for j in T.unroll(vectors):
-                        for l in range(lanes):
-                            with T.sblock("fetch"):
-                                vk = T.axis.spatial(depth, k)
-                                vj = T.axis.spatial(columns, j * lanes + l)
-                                row[vj] = T.if_then_else(mask[vj] != 0, B[vk, vj], T.int32(0))
+                        fetch(B, row, mask, k, j)
                         for i in T.unroll(rows):
-                            with T.sblock("compute"):
-                                vk = T.axis.reduce(depth, k)
-                                vi, vj = T.axis.remap("SS", [i, j])
-                                T.reads(
-                                    A[vi, vk * per_word : vk * per_word + per_word],
-                                    row[vj * lanes : vj * lanes + lanes],
-                                    acc[vi, vj * lanes : vj * lanes + lanes],
-                                )
-                                T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
-                                acc[vi, T.ramp(vj * lanes, 1, lanes)] = dot(
-                                    acc[vi, T.ramp(vj * lanes, 1, lanes)],
-                                    flipped(
-                                        T.broadcast(word_of(A, vi, vk), lanes),
-                                        flip,
-                                    ),
-                                    row[T.ramp(vj * lanes, 1, lanes)],
-                                )
-            for i, j in T.grid(rows, vectors):
-                for l in range(lanes):
-                    with T.sblock("store"):
-                        vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
+                            compute(A, row, acc, flip, depth, k, i, j)
+            stages.end(C, mask, acc)
 
-    schedule = s_tir.Schedule(kernel)
     sums, word_names = vector_intrinsics(lanes, sum_type), vector_intrinsics(lanes, "int32")
-    placed = [("load", sums.load), ("zero", sums.zero), ("fetch", word_names.load), ("store", sums.store)]
-    for block, intrinsic in placed + ([("begin", sums.load)] if integer else []):
-        loops = schedule.get_loops(schedule.get_sblock(block))
-        schedule.tensorize(loops[-1], intrinsic)
-        for loop in loops[:-1]:
-            if not (loop is loops[0] and block == "fetch"):
-                schedule.unroll(loop)
-    return schedule.mod["main"]
+    placing = [("load", sums.load, 0), ("zero", sums.zero, 0), ("fetch", word_names.load, 1), ("store", sums.store, 0)]
+    return placed(kernel, placing + ([("begin", sums.load, 0)] if integer else [])).mod["main"]

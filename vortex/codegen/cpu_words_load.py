@@ -13,6 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_tile import masked_load
 from vortex.dtypes import WordFormat
 
 INTERLEAVE_SYMBOL = "vortex_words_interleave"
@@ -56,13 +57,7 @@ class _Gather:
 
     def elements(self, address: Any, limit: Any, count: int) -> Any:
         """`count` elements from `address`, those from `limit` on zero."""
-        return T.call_llvm_pure_intrin(
-            f"{self.element}x{count}",
-            "llvm.masked.load",
-            address,
-            T.ramp(0, 1, count) < T.broadcast(limit, count),
-            T.broadcast(tirx.const(0, self.element), count),
-        )
+        return masked_load(address, T.ramp(0, 1, count) < T.broadcast(limit, count), count, self.element)
 
     def along(self, address: Any, limit: Any) -> Any:
         """Words of neighbours in memory: `limit` elements of them."""

@@ -1,0 +1,201 @@
+"""What the L0 kernels of CPUs share: vectors under a lane mask, and the stages of a register tile around its compute.
+
+A masked-off lane touches no memory, so that an operand may end at an unmapped page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+
+
+def masked_load(address: Any, mask: Any, lanes: int, dtype: str = "float32") -> Any:
+    """The vector at `address`; lanes that `mask` leaves out are zero."""
+    nothing = T.broadcast(tirx.const(0, dtype), lanes)
+    return T.call_llvm_pure_intrin(f"{dtype}x{lanes}", "llvm.masked.load", address, mask, nothing)
+
+
+def masked_store(value: Any, address: Any, mask: Any) -> Any:
+    """An expression, for `T.evaluate`."""
+    return T.call_llvm_intrin("void", "llvm.masked.store", value, address, mask)
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """Names of the registered tensor intrinsics of one vector width."""
+
+    load: str
+    zero: str
+    multiply_add: str
+    store: str
+
+
+def vector_intrinsics(lanes: int, dtype: str = "float32") -> Intrinsics:
+    """Register load, zero, multiply-add and store of one vector of `lanes` elements, the ends under a lane mask."""
+    return _registered(lanes, dtype)
+
+
+@cache
+def _registered(lanes: int, dtype: str) -> Intrinsics:
+    """Once for each pair: TVM refuses a second registration."""
+    nothing, every = tirx.const(0, dtype), slice(0, lanes)
+    vector = T.ramp(0, 1, lanes)
+
+    def moving(body: Callable[..., None], source: str, target: str) -> tirx.PrimFunc:
+        """`body(S, M, D)`: a vector from the memory `source` to `target` under a mask."""
+
+        @T.prim_func(s_tir=True)
+        def stage(s: T.handle, m: T.handle, d: T.handle):
+            S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, scope=source, align=4)
+            M = T.match_buffer(m, (lanes,), "int32", offset_factor=1, scope="local", align=4)
+            D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope=target, align=4)
+            with T.sblock("root"):
+                T.reads(M[every], S[every])
+                T.writes(D[every])
+                body(S, M, D)
+
+        return stage
+
+    def clearing(body: Callable[..., None]) -> tirx.PrimFunc:
+        @T.prim_func(s_tir=True)
+        def stage(d: T.handle):
+            D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+            with T.sblock("root"):
+                T.reads()
+                T.writes(D[every])
+                body(D)
+
+        return stage
+
+    def multiplying(body: Callable[..., None]) -> tirx.PrimFunc:
+        @T.prim_func(s_tir=True)
+        def stage(a: T.handle, b: T.handle, c: T.handle):
+            A = T.match_buffer(a, (1,), dtype, offset_factor=1, align=4)
+            B = T.match_buffer(b, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+            C = T.match_buffer(c, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+            with T.sblock("root"):
+                T.reads(C[every], A[0], B[every])
+                T.writes(C[every])
+                body(A, B, C)
+
+        return stage
+
+    @T.inline
+    def move_lanes(S: Any, M: Any, D: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("lane"):
+                v = T.axis.spatial(lanes, l)
+                D[v] = T.if_then_else(M[v] != 0, S[v], nothing)
+
+    @T.inline
+    def load_vector(S: Any, M: Any, D: Any) -> None:
+        D[vector] = masked_load(T.address_of(S[0]), M[vector] != T.broadcast(0, lanes), lanes, dtype)
+
+    @T.inline
+    def store_vector(S: Any, M: Any, D: Any) -> None:
+        T.evaluate(masked_store(S[vector], T.address_of(D[0]), M[vector] != T.broadcast(0, lanes)))
+
+    @T.inline
+    def clear_lanes(D: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("lane"):
+                v = T.axis.spatial(lanes, l)
+                D[v] = nothing
+
+    @T.inline
+    def clear_vector(D: Any) -> None:
+        D[vector] = T.broadcast(nothing, lanes)
+
+    @T.inline
+    def multiply_lanes(A: Any, B: Any, C: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("lane"):
+                v = T.axis.spatial(lanes, l)
+                C[v] = C[v] + A[0] * B[v]
+
+    @T.inline
+    def multiply_vector(A: Any, B: Any, C: Any) -> None:
+        C[vector] = T.fma(T.broadcast(A[0], lanes), B[vector], C[vector])
+
+    names = Intrinsics(*(f"vortex_{stage}_{dtype}x{lanes}" for stage in ("load", "zero", "fma", "store")))
+    for name, description, implementation in (
+        (names.load, moving(move_lanes, "global", "local"), moving(load_vector, "global", "local")),
+        (names.zero, clearing(clear_lanes), clearing(clear_vector)),
+        (names.multiply_add, multiplying(multiply_lanes), multiplying(multiply_vector)),
+        (names.store, moving(move_lanes, "local", "global"), moving(store_vector, "local", "global")),
+    ):
+        TensorIntrin.register(name, description, implementation)
+    return names
+
+
+@dataclass(frozen=True)
+class TileStages:
+    """Statements of a kernel in TVMScript around the sums of a register tile, each for one use in one kernel."""
+
+    masks: Callable[[Any, Any], None]
+    """(mask, last): of every column whether it is one, where the last vector has `last` columns."""
+    begin: Callable[[Any, Any, Any, Any], None]
+    """(acc, mask, C, adds): blocks `load` where `adds` holds, else `zero`."""
+    end: Callable[[Any, Any, Any], None]
+    """(C, mask, acc): block `store`."""
+
+
+def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> TileStages:
+    """Of a tile of `rows` x `vectors` vectors of `lanes` sums of `dtype`."""
+    columns, nothing = vectors * lanes, tirx.const(0, dtype)
+
+    @T.inline
+    def masks(mask: Any, last: Any) -> None:
+        for j in T.unroll(vectors):
+            for l in T.vectorized(lanes):
+                with T.sblock("mask"):
+                    vj = T.axis.spatial(columns, j * lanes + l)
+                    mask[vj] = T.Select(
+                        T.Or(vj < (vectors - 1) * lanes, vj - (vectors - 1) * lanes < last), T.int32(1), T.int32(0)
+                    )
+
+    @T.inline
+    def begin(acc: Any, mask: Any, C: Any, adds: Any) -> None:
+        if adds:
+            for i, j in T.grid(rows, vectors):
+                for l in range(lanes):
+                    with T.sblock("load"):
+                        vi = T.axis.spatial(rows, i)
+                        vj = T.axis.spatial(columns, j * lanes + l)
+                        acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], nothing)
+        else:
+            for i, j in T.grid(rows, vectors):
+                for l in range(lanes):
+                    with T.sblock("zero"):
+                        vi = T.axis.spatial(rows, i)
+                        vj = T.axis.spatial(columns, j * lanes + l)
+                        acc[vi, vj] = nothing
+
+    @T.inline
+    def end(C: Any, mask: Any, acc: Any) -> None:
+        for i, j in T.grid(rows, vectors):
+            for l in range(lanes):
+                with T.sblock("store"):
+                    vi = T.axis.spatial(rows, i)
+                    vj = T.axis.spatial(columns, j * lanes + l)
+                    C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
+
+    return TileStages(masks, begin, end)
+
+
+def placed(kernel: tirx.PrimFunc, stages: Sequence[tuple[str, str, int]]) -> s_tir.Schedule:
+    """`kernel` with the innermost loop of every (block, intrinsic, serial) tensorized and all but the outermost
+    `serial` of the loops around it unrolled."""
+    schedule = s_tir.Schedule(kernel)
+    for block, intrinsic, serial in stages:
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        schedule.tensorize(loops[-1], intrinsic)
+        for loop in loops[serial:-1]:
+            schedule.unroll(loop)
+    return schedule
