@@ -30,8 +30,9 @@ from vortex.gpu_compiler import laid_out
 from vortex.gpu_fused import FusedGpuGemm
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import DOOR, GpuLibrary, GpuManifest, verify
+from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_profiler import block_costs, rates
-from vortex.gpu_selector import GpuSelector
+from vortex.gpu_selector import Extents, GpuSelector
 from vortex.operators import Gemm, Operator, finishing, rebuilt, settings, store_of
 from vortex.specs import load_spec
 
@@ -294,3 +295,10 @@ class TestHopper:
         again = ExchangeTensor(aligned(np.zeros((m, n), np.float16)))
         gemm.run_planned(replace(plan, splits=-(-k // depth), chunk=depth), given_a, given_b, again, **flags)
         assert (again.array == out.array).all()
+        cut = plan, replace(plan, splits=-(-k // depth), chunk=depth)
+        whole, third = Extents(m, n, k), ExchangeTensor(aligned(np.zeros((m, n), np.float16)))
+        for start in ((16, 0), (0, 64)):
+            both = [GpuRegion(*place, whole, one) for place, one in zip(((0, 0), start), cut, strict=True)]
+            third.array[:] = 0
+            gemm.run_planned(both, given_a, given_b, third, **flags)
+            assert (third.array == out.array).all()

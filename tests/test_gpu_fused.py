@@ -17,6 +17,8 @@ from vortex import operators as ops
 from vortex.errors import DtypeError, OperandError, ShapeError, UnknownNameError
 from vortex.gpu_candidates import Variant
 from vortex.gpu_fused import FusedGpuGemm
+from vortex.gpu_polymerize import GpuRegion
+from vortex.gpu_selector import Extents
 
 pytestmark = an_emulator
 
@@ -82,6 +84,21 @@ def test_every_kernel_by_plan(gemm: FusedGpuGemm, index: int, splits: int):
     flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
     given = tensors(m, n)
     gemm.run_planned(plan, given_a, given_b, out, **flags, **held(given))
+    assert (out.array == OPERATOR.reference(a, b, **given)).all()
+
+
+@pytest.mark.parametrize("start", [(16, 0), (0, 32)])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_both_regions_of_a_call_read_their_own_part_of_every_tensor(gemm: FusedGpuGemm, start, splits: int):
+    v, (m, n) = VARIANTS[0], (24, 40)
+    depth = v.strategy.l1.k
+    k = 2 * depth + 8
+    a, b = exact(m, n, k, 3)
+    given, out = tensors(m, n), ExchangeTensor(aligned(np.full((m, n), np.nan, np.float32)))
+    plan = replace(gemm.plan(64, 64, 64), index=0, splits=splits, chunk=k if splits == 1 else depth, raster=2)
+    narrow = replace(plan, index=1, splits=1, chunk=k)
+    both = (GpuRegion(0, 0, Extents(m, n, k), plan), GpuRegion(*start, Extents(m, n, k), narrow))
+    gemm.run_planned(both, ExchangeTensor(aligned(a)), ExchangeTensor(aligned(b)), out, **held(given))
     assert (out.array == OPERATOR.reference(a, b, **given)).all()
 
 

@@ -197,6 +197,59 @@ class TestLaunch:
         assert 0 < gemm.time_selection(100, 100, 100, 1000) < 1e-4
 
 
+class TestRegions:
+    """The fake selector makes what lies past row 512, else past column 512, a region of its own."""
+
+    @pytest.mark.parametrize(("m", "n", "cut"), [(600, 40, (512, 40)), (40, 600, (40, 512))])
+    @pytest.mark.parametrize(("turned_a", "turned_b"), [(False, False), (True, False), (False, True), (True, True)])
+    def test_two_kernels_compute_one_product(
+        self, driver: StubDriver, gemm: GpuGemm, m: int, n: int, cut: tuple[int, int], turned_a: bool, turned_b: bool
+    ):
+        a, b, out = operands(m, n, 72)
+        given_a = ExchangeTensor(aligned(a.array.T)) if turned_a else a
+        given_b = ExchangeTensor(aligned(b.array.T)) if turned_b else b
+        driver.on_launch(products(gemm.library))
+        gemm(given_a, given_b, out, transpose_a=turned_a, transpose_b=turned_b)
+        assert right(a, b, out) and len(driver.launches) == 2
+        assert all(launch.name.decode().endswith("_v16") for launch in driver.launches)
+        first, second = gemm.regions(m, n, 72, transpose_a=turned_a, transpose_b=turned_b)
+        assert (first.extents.m, first.extents.n) == cut
+        assert (second.row, second.column) == ((512, 0) if m > n else (0, 512))
+        assert gemm.predict(m, n, 72) == first.plan.seconds + second.plan.seconds
+
+    def test_both_regions_may_be_split_and_share_a_workspace(self, driver: StubDriver, gemm: GpuGemm):
+        a, b, out = operands(600, 8, 4100)
+        driver.on_launch(products(gemm.library))
+        gemm(a, b, out)
+        assert right(a, b, out)
+        assert [launch.name.decode().partition("_")[0] == "reduce" for launch in driver.launches] == [0, 1, 0, 1]
+        assert len(ExchangeTensor.allocated) == 1
+
+    def test_it_can_be_switched_off(self, driver: StubDriver, library: GpuLibrary):
+        gemm = GpuGemm(library, 0)
+        a, b, out = operands(600, 40, 72)
+        driver.on_launch(products(library))
+        gemm.polymerize(False)
+        gemm(a, b, out)
+        assert right(a, b, out) and len(driver.launches) == 1 == len(gemm.regions(600, 40, 72))
+        gemm.polymerize(True)
+        gemm(a, b, out)
+        assert len(driver.launches) == 3
+
+    def test_given_regions_run_and_wrong_ones_are_refused(self, driver: StubDriver, gemm: GpuGemm):
+        a, b, out = operands(96, 40, 72)
+        one, other = gemm.regions(600, 40, 72)
+        driver.on_launch(products(gemm.library))
+        gemm.run_planned((one, replace(other, row=48)), a, b, out)
+        assert right(a, b, out) and [launch.grid[0] for launch in driver.launches] == [1, 1]
+        for row in (0, 40, 96, 512):
+            with pytest.raises(OperandError, match="cannot be served by the given plan"):
+                gemm.run_planned((one, replace(other, row=row)), a, b, out)
+        wrong = replace(other, row=48, plan=replace(other.plan, index=99))
+        with pytest.raises(OperandError, match="cannot be served by the given plan"):
+            gemm.run_planned((one, wrong), a, b, out)
+
+
 class TestMaps:
     @pytest.mark.parametrize("turned", [False, True])
     def test_descriptors_describe_the_operands(self, driver: StubDriver, tmp_path: Path, turned: bool):
@@ -291,7 +344,7 @@ class TestRefusals:
         out.shift = 2 * apart
         self.refused(narrow, ShapeError, "larger than the kernels can address", ExchangeTensor(tall), b, out)
         gemm(ExchangeTensor(tall), b, out)
-        assert driver.launches[-1].grid[0] == -(-70_000 // 64)
+        assert sum(launch.grid[0] for launch in driver.launches) == -(-70_000 // 64)
         one = ExchangeTensor(aligned(np.zeros((1, 1), np.float16)))
         one.shift = apart
         for extent in (2**31, 2**31 - 1, 2**31 - 2**16):

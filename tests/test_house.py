@@ -61,6 +61,7 @@ MODULES = (
     "gpu_stages",
     "gpu_profiler",
     "gpu_selector",
+    "gpu_polymerize",
     "gpu_variety",
     # the artifact
     "library",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vortex.errors import OperandError, ShapeError
 from vortex.gpu_explain import GpuExplanation
 from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, GpuGemm
 from vortex.gpu_operands import REASONS, empty, refuse_gradients
+from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import GpuPlan
 from vortex.operands import OPERANDS
 
@@ -52,7 +54,7 @@ class GpuBatchGemm(GpuGemm):
             bool(own.get("transpose_b", False) if transpose_b is None else transpose_b),
         )
 
-    def run_planned(self, plan: GpuPlan, a: Any, b: Any, out: Any, **flags: Any) -> Any:
+    def run_planned(self, plan: GpuPlan | Sequence[GpuRegion], a: Any, b: Any, out: Any, **flags: Any) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         turned = self._turned(flags.pop("transpose_a", None), flags.pop("transpose_b", None))
         return super().run_planned(plan, a, b, out, transpose_a=turned[0], transpose_b=turned[1], **flags)
@@ -60,6 +62,10 @@ class GpuBatchGemm(GpuGemm):
     def plan(self, m: int, n: int, k: int, **operands: Any) -> GpuPlan:
         """The plan that a call of this shape runs, `batch=` products of it; `operands`: see `gpu_door.shape_of`."""
         return super().plan(m, n, k, **self._described(operands))
+
+    def regions(self, m: int, n: int, k: int, **operands: Any) -> tuple[GpuRegion, ...]:
+        """What a call of this shape runs: a single product may be cut in two, a batch is not."""
+        return super().regions(m, n, k, **self._described(operands))
 
     def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
         """The chosen plan with each cost term, and the best of every core type."""

@@ -16,7 +16,7 @@ from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
 from vortex.operators import finishing, rebuilt
 
-ABI = 2
+ABI = 3
 PARAMETERS = (
     "*A",
     "*B",
@@ -57,6 +57,22 @@ class Plan(ctypes.Structure):
         ("raster", ctypes.c_int32),
         ("seconds", ctypes.c_float),
     )
+
+
+class Regions(ctypes.Structure):
+    """One plan for all of C, or two: the first for `at` rows (columns), the second for what is left."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("along_n", ctypes.c_int32),
+        ("at", ctypes.c_int32),
+        ("plans", Plan * 2),
+    )
+
+    @classmethod
+    def of(cls, *plans: Plan, row: int = 0, column: int = 0) -> Regions:
+        """One plan, or two of which the second begins at a row or a column of C."""
+        return cls(len(plans), int(column > 0), row + column, (Plan * 2)(*plans))
 
 
 class Shape(ctypes.Structure):
@@ -132,9 +148,10 @@ class Door:
             "vx_gpu_gemm": (long, (pointer, pointer, thing, thing, thing, long, pointer, number)),
             "vx_gpu_gemm_finished": (long, (pointer, pointer, ctypes.POINTER(thing), long, pointer, number)),
             "vx_gpu_gemm_described": (long, (pointer, pointer, long, pointer)),
-            "vx_gpu_gemm_planned": (long, (pointer, pointer, long, pointer, ctypes.POINTER(Plan))),
+            "vx_gpu_gemm_planned": (long, (pointer, pointer, long, pointer, ctypes.POINTER(Regions))),
+            "vx_gpu_polymerizing": (None, (pointer, number)),
             "vx_gpu_stream": (long, (pointer, pointer, ctypes.POINTER(pointer))),
-            "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, ctypes.POINTER(Plan))),
+            "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, number, ctypes.POINTER(Regions))),
             "vx_gpu_time_selection": (ctypes.c_double, (ctypes.POINTER(Shape), long, long)),
         }
         try:
@@ -147,10 +164,11 @@ class Door:
             raise LibraryError(f"the library's host code has form {found}, this vortex reads {ABI}; compile it again")
         self.calls = calls
 
-    def select(self, shape: Shape, workspace: int) -> Plan:
-        plan = Plan()
-        self.calls.vx_gpu_select(ctypes.byref(shape), workspace, ctypes.byref(plan))
-        return plan
+    def select(self, shape: Shape, workspace: int, *, cut: bool) -> Regions:
+        """What the native selector picks: one kernel, or where `cut` allows it two."""
+        regions = Regions()
+        self.calls.vx_gpu_select(ctypes.byref(shape), workspace, cut, ctypes.byref(regions))
+        return regions
 
     def time_selection(self, shape: Shape, workspace: int, repeats: int) -> float:
         """Seconds of one selection, the mean of `repeats`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vortex.gpu_candidates import Backend
+from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import LAYOUTS, UNLIMITED, Extents, GpuPlan, GpuSelector, Layout
 
 SUMMED = ("launch", "multiply", "exposed", "edges", "memory", "reduction")
@@ -66,6 +67,8 @@ class GpuExplanation:
     sieve: Mapping[str, int]
     basis: str
     hardware: str
+    regions: tuple[GpuRegion, ...] = ()
+    """What a call runs in place of the plan, where two kernels for a part of C each are predicted to take less."""
 
     @property
     def plan(self) -> GpuPlan:
@@ -86,6 +89,7 @@ class GpuExplanation:
             f"plan   {_plan(chosen.plan)}",
             f"cost   {_time(chosen.plan.seconds)}, {self.tflops:.1f} TFLOP/s predicted",
             *_table({"": chosen}),
+            *self._cut(),
             "core types",
             *_table({backend.value: priced for backend, priced in self.cores.items()}),
             *(
@@ -102,6 +106,19 @@ class GpuExplanation:
             *(f"  {name:<32} {count}" for name, count in self.sieve.items()),
         ]
         return "\n".join(lines)
+
+    def _cut(self) -> list[str]:
+        if len(self.regions) < 2:
+            return []
+        seconds = sum(region.plan.seconds for region in self.regions)
+        return [
+            f"polymerized: {_time(seconds)}, {self.plan.seconds / seconds:.2f}x as fast as the one plan",
+            *(
+                f"  {region.extents.m}x{region.extents.n} from row {region.row}, column {region.column}: "
+                f"{_time(region.plan.seconds)}, {_plan(region.plan)}"
+                for region in self.regions
+            ),
+        ]
 
 
 def _plan(plan: GpuPlan) -> str:
@@ -142,6 +159,7 @@ def explain(
     workspace: int = UNLIMITED,
     hardware: str = "",
     sieve: Mapping[str, int] | None = None,
+    regions: tuple[GpuRegion, ...] = (),
 ) -> GpuExplanation:
     """Compare the chosen plan with the best one of every core type and with the nearest other kernels."""
     found = plans(selector, extents, layout, alignment, workspace)
@@ -162,4 +180,5 @@ def explain(
         sieve=sieve or {},
         basis=selector.basis,
         hardware=hardware,
+        regions=regions if len(regions) > 1 else (),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from vortex.cuda_driver import Device, Driver
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, UnknownNameError, VortexError
-from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, choose_code, open_on
+from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, Regions, choose_code, open_on
 from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_operands import (
     CUDA_ERROR,
@@ -28,6 +28,7 @@ from vortex.gpu_operands import (
     stream_handle,
 )
 from vortex.gpu_planner import GpuPlanner
+from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import GpuPlan
 from vortex.operands import OPERANDS
 
@@ -176,7 +177,7 @@ class GpuGemm(GpuPlanner):
 
     def run_planned(
         self,
-        plan: GpuPlan,
+        plan: GpuPlan | Sequence[GpuRegion],
         a: Any,
         b: Any,
         out: Any,
@@ -186,13 +187,13 @@ class GpuGemm(GpuPlanner):
         stream: Any = None,
         **operands: Any,
     ) -> Any:
-        """Run a given plan instead of the selected one; same operands as a call."""
+        """Run a given plan, or the plans of two regions, instead of the selected one; same operands as a call."""
         if not self._handle:
             raise self._unusable()
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
         given = (a, b, out, *self._in_order(operands))
         tensors, _keep = self._read(given)
-        native = Plan(plan.index, plan.splits, plan.chunk, plan.raster, plan.seconds)
+        native = _native(plan)
         handle = self._stream_of(a, stream)
         run = self._door.calls.vx_gpu_gemm_planned
         status = run(self._handle, tensors, flags, handle, ctypes.byref(native))
@@ -202,6 +203,15 @@ class GpuGemm(GpuPlanner):
         if status:
             raise self._refusal(status, given)
         return out
+
+    def polymerize(self, on: bool) -> None:
+        """Whether calls may be served by two kernels, each for a region of the output; at first they may.
+
+        For this object alone. Kernels may add in another order, so the last bits of a result may be others without.
+        """
+        self.polymerizes = on
+        if self._handle:
+            self._door.calls.vx_gpu_polymerizing(self._handle, on)
 
     def _in_order(self, operands: dict[str, Any]) -> Operands:
         """Tensors beyond A, B and C in the order in which the door takes them; a plain product has none."""
@@ -285,6 +295,17 @@ class GpuGemm(GpuPlanner):
         shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(self._names, operands, strict=False))
         problem, remedy = problem.format(**told), remedy.format(**told)
         return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
+
+
+def _native(plan: GpuPlan | Sequence[GpuRegion]) -> Regions:
+    """Plans as the door takes them."""
+
+    def one(p: GpuPlan) -> Plan:
+        return Plan(p.index, p.splits, p.chunk, p.raster, p.seconds)
+
+    if isinstance(plan, GpuPlan):
+        return Regions.of(one(plan))
+    return Regions.of(*(one(region.plan) for region in plan), row=plan[-1].row, column=plan[-1].column)
 
 
 def unreadable(error: Exception, operands: Operands, names: Sequence[str]) -> DtypeError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from vortex.cuda_driver import Driver
 from vortex.errors import DeviceError
-from vortex.gpu_door import ITEM_BYTES, Door, Plan, open_on
+from vortex.gpu_door import ITEM_BYTES, Door, Plan, Regions, open_on
 from vortex.gpu_library import DOOR, GpuLibrary
 from vortex.gpu_operands import CUDA, DTYPES, described_tensor
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
@@ -126,7 +126,7 @@ class Meter:
         tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in operands))
         table = self.library.manifest.selector
         raster = int(table["costs"][index][table["fields"].index("raster")])
-        plan, flags = Plan(index, 1, k, raster, 0.0), int(v.transpose_a) + 2 * int(v.transpose_b)
+        plan, flags = Regions.of(Plan(index, 1, k, raster, 0.0)), int(v.transpose_a) + 2 * int(v.transpose_b)
         run, handle = self._door.calls.vx_gpu_gemm_planned, self._opened.handle
 
         def launch(count: int) -> float:

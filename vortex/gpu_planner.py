@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from vortex.errors import ShapeError
-from vortex.gpu_door import Door, shape_of
+from vortex.gpu_door import Door, Plan, Regions, Shape, shape_of
 from vortex.gpu_explain import GpuExplanation, explain
 from vortex.gpu_library import GpuLibrary, Kernel
+from vortex.gpu_polymerize import GpuRegion, halves
 from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
 
 
@@ -19,6 +20,8 @@ class GpuPlanner:
         self.library = library
         self.manifest = library.manifest
         self._door = Door(library.parts["door.so"])
+        self.polymerizes = True
+        """Whether calls may be served by two kernels, each for a region of the output: see `polymerize`."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -31,16 +34,37 @@ class GpuPlanner:
         return tuple(dict.fromkeys(kernel.variant.strategy for kernel in self.manifest.kernels))
 
     def plan(self, m: int, n: int, k: int, **operands: Any) -> GpuPlan:
-        """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        native = self._door.select(shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest.workspace_bytes)
-        if native.kernel < 0:
-            raise ShapeError(f"no kernel of the library serves {m}x{n}x{k} with {operands}; make contiguous copies")
+        """The best plan of one kernel for a shape, chosen by the native selector. `operands`: see `shape_of`."""
+        return self._plan(self._selected(self._shape(m, n, k, operands), cut=False).plans[0])
+
+    def regions(self, m: int, n: int, k: int, **operands: Any) -> tuple[GpuRegion, ...]:
+        """What a call of this shape runs, chosen by the native selector: one region of C, or two that follow."""
+        shape = self._shape(m, n, k, operands)
+        found, whole = self._selected(shape, cut=self.polymerizes), Extents(m, n, k, shape.batch)
+        plans = [self._plan(plan) for plan in found.plans[: found.count]]
+        if len(plans) == 1:
+            return (GpuRegion(0, 0, whole, plans[0]),)
+        one, other = halves(whole, "n" if found.along_n else "m", found.at)
+        row, column = (0, found.at) if found.along_n else (found.at, 0)
+        return GpuRegion(0, 0, one, plans[0]), GpuRegion(row, column, other, plans[1])
+
+    def _shape(self, m: int, n: int, k: int, operands: dict[str, Any]) -> Shape:
+        return shape_of(self.manifest.dtype, m, n, k, **operands)
+
+    def _selected(self, shape: Shape, *, cut: bool) -> Regions:
+        found = self._door.select(shape, self.manifest.workspace_bytes, cut=cut)
+        if found.plans[0].kernel < 0:
+            given = {name: getattr(shape, name) for name, _ in shape._fields_}
+            raise ShapeError(f"no kernel of the library serves {given}; make contiguous copies")
+        return found
+
+    def _plan(self, native: Plan) -> GpuPlan:
         variant = self.manifest.kernels[native.kernel].variant
         return GpuPlan(native.kernel, variant, native.splits, native.chunk, native.raster, native.seconds)
 
     def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
         """The chosen plan with each cost term, the best of every core type, and what the sieve admitted."""
-        shape, manifest = shape_of(self.manifest.dtype, m, n, k, **operands), self.manifest
+        shape, manifest = self._shape(m, n, k, operands), self.manifest
         layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
         return explain(
             self.selector,
@@ -50,6 +74,7 @@ class GpuPlanner:
             manifest.workspace_bytes,
             manifest.hardware["name"],
             {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
+            self.regions(m, n, k, **operands),
         )
 
     @cached_property
@@ -59,9 +84,9 @@ class GpuPlanner:
 
     def predict(self, m: int, n: int, k: int, **operands: Any) -> float:
         """Predicted seconds of a call."""
-        return self.plan(m, n, k, **operands).seconds
+        return sum(region.plan.seconds for region in self.regions(m, n, k, **operands))
 
     def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
         """Seconds per selection in native code, the mean of `repeats`."""
-        shape = shape_of(self.manifest.dtype, m, n, k, **operands)
+        shape = self._shape(m, n, k, operands)
         return self._door.time_selection(shape, self.manifest.workspace_bytes, repeats)

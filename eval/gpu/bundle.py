@@ -29,6 +29,7 @@ ENTRIES = (
     "vortex.gpu_launcher",
     "vortex.gpu_library",
     "vortex.gpu_selector",
+    "vortex.gpu_polymerize",
 )
 
 

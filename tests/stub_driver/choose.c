@@ -16,3 +16,14 @@ void vx_gpu_choose(const vx_gpu_shape *s, int64_t workspace, vx_gpu_plan *plan) 
     return;
   }
 }
+
+/* Rows past the first 512, else columns, are a region of their own, by the same plan. */
+void vx_gpu_divide(const vx_gpu_shape *s, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions) {
+  *regions = (vx_gpu_regions){.count = 1};
+  vx_gpu_choose(s, workspace, &regions->plans[0]);
+  if (!may_cut || s->batch != 1 || (s->m <= 512 && s->n <= 512)) return;
+  regions->count = 2;
+  regions->along_n = s->m <= 512;
+  regions->at = 512;
+  regions->plans[1] = regions->plans[0];
+}

@@ -3,8 +3,8 @@
     vortex_gpu_costs(columns, totals, cuts, blocks, <fields of gpu_cost.GpuProblem>)
 
 fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, and `cuts[kernel]` with the cut.
-`runtime/gpu_select.c` does the rest. It is compiled for plain x86-64, and once more for processors with AVX2, with the
-same results to the bit: no product is fused into an addition, and no quotient replaced.
+`runtime/gpu_select.c` and `runtime/gpu_polymerize.c` do the rest. It is compiled for plain x86-64, and once more for
+processors with AVX2, with the same results to the bit: no product is fused into an addition, and no quotient replaced.
 """
 
 from __future__ import annotations
@@ -132,14 +132,20 @@ def tables(selector: GpuSelector) -> str:
                 figures += [f"{float(value).hex()}f" for value in padded(selector.columns[layout, alignment]).ravel()]
                 indices += members
             groups.append(seen.get(members, "{0, 0, 0}"))
+    tiles = [
+        f"{{{tile.m}, {tile.n}, {tile.k}, {int(row.slots)}, {int(row.raster)}}}"
+        for variant, row in zip(selector.variants, selector.costs, strict=True)
+        for tile in (variant.strategy.l1,)
+    ]
     return "\n".join(
         [
             '#include "gpu_select.h"',
             f"const float vx_gpu_figures[] = {{{', '.join(figures)}}};",
             f"const int32_t vx_gpu_indices[] = {{{', '.join(map(str, indices))}}};",
             f"const vx_gpu_group vx_gpu_groups[{len(groups)}] = {{{', '.join(groups)}}};",
-            f"const int32_t vx_gpu_depths[] = {{{', '.join(str(v.strategy.l1.k) for v in selector.variants)}}};",
-            f"const int32_t vx_gpu_rasters[] = {{{', '.join(str(int(row.raster)) for row in selector.costs)}}};",
+            f"const vx_gpu_tile vx_gpu_tiles[] = {{{', '.join(tiles)}}};",
+            f"const int32_t vx_gpu_fields = {len(FIELDS)};",
+            f"const float vx_gpu_launch = {float(np.float32(selector.rates.launch)).hex()}f;",
             f'_Static_assert(VX_GPU_MOST >= {MOST} && VX_GPU_LANES == {LANES}, "gpu_select.h has other sizes");',
             "",
         ]
@@ -147,7 +153,7 @@ def tables(selector: GpuSelector) -> str:
 
 
 def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
-    """Write the selector into `folder`: objects and C sources to link with whatever calls `vx_gpu_choose`."""
+    """Write the selector into `folder`: objects and C sources to link with whatever calls `vx_gpu_divide`."""
     largest = max(map(len, selector.groups.values()))
     if largest > MOST:
         raise VortexError(f"{largest} kernels for one layout and alignment; the selector takes at most {MOST}")
@@ -157,7 +163,7 @@ def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
         compile_object([costs(selector.rates, symbol)], cpu_target(cpu), compiled[-1], share=False)
     source = folder / "gpu_tables.c"
     source.write_text(tables(selector))
-    return compiled, [source, RUNTIME / "gpu_select.c"]
+    return compiled, [source, RUNTIME / "gpu_select.c", RUNTIME / "gpu_polymerize.c"]
 
 
 def build(selector: GpuSelector, target: Path, sources: Sequence[Path] = ()) -> None:

@@ -70,6 +70,7 @@ typedef struct {
   vx_gpu_setup setup;
   driver_calls driver;
   int64_t item_bytes, out_bytes; /* of an element of A and B, and of C */
+  int32_t may_cut; /* whether a call may be two regions */
   int32_t stream_count;
   workspace workspaces[VX_MOST_STREAMS];
 } library;
@@ -120,8 +121,11 @@ EXPORT void *vx_gpu_open(const char *driver_name, const vx_gpu_setup *setup, con
   opened->setup = *setup;
   opened->item_bytes = setup->dtype_bits / 8;
   opened->out_bytes = setup->out_bits / 8;
+  opened->may_cut = 1;
   return opened;
 }
+
+EXPORT void vx_gpu_polymerizing(library *of, int32_t on) { of->may_cut = on; }
 
 EXPORT void vx_gpu_close(library *opened) { free(opened); }
 
@@ -381,20 +385,36 @@ static int serves(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
   return kernel->transpose_a == s->transpose_a && kernel->transpose_b == s->transpose_b && kernel->vector_bytes <= s->alignment;
 }
 
+static int64_t tiles_of(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
+  return ((s->m + kernel->tile_m - 1) / kernel->tile_m) * ((s->n + kernel->tile_n - 1) / kernel->tile_n);
+}
+
 static int64_t blocks_of_reduction(const library *of, const vx_gpu_shape *s) {
   return (s->m * s->n + of->setup.reduce_columns - 1) / of->setup.reduce_columns;
 }
 
-static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
+/* The workspace of a stream, where a plan needs one; a refusal that tells its size where there is none. */
+static int64_t find_partials(const library *of, const call *c, const vx_gpu_plan *plan, void *stream, void **partials) {
+  *partials = NULL;
+  if (plan->splits <= 1) return 0;
+  int64_t need = c->shape.batch * plan->splits * c->shape.m * c->shape.n * 4;
+  for (int32_t i = 0; i < of->stream_count; i++)
+    if (of->workspaces[i].stream == stream && of->workspaces[i].bytes >= need) {
+      *partials = of->workspaces[i].data;
+      return 0;
+    }
+  return DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
+}
+
+/* One product by one kernel, with the context current: a status of the driver. */
+static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void *partials, void *stream) {
   const vx_gpu_kernel *kernel = &of->setup.kernels[plan->kernel];
   const vx_gpu_shape *s = &c->shape;
-  int64_t tiles = ((s->m + kernel->tile_m - 1) / kernel->tile_m) * ((s->n + kernel->tile_n - 1) / kernel->tile_n);
-  if (tiles > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
   arguments args;
   args.pointers[VX_A] = c->a.data;
   args.pointers[VX_B] = c->b.data;
   args.pointers[VX_C] = c->c.data;
-  args.pointers[VX_W] = NULL;
+  args.pointers[VX_W] = partials;
   args.numbers[VX_M] = (int32_t)s->m;
   args.numbers[VX_N] = (int32_t)s->n;
   args.numbers[VX_K] = (int32_t)s->k;
@@ -404,41 +424,73 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
   args.numbers[VX_CHUNK] = plan->chunk;
   args.numbers[VX_SPLITS] = plan->splits;
   args.numbers[VX_RASTER] = plan->raster;
-  if (plan->splits > 1) {
-    int64_t need = s->batch * plan->splits * s->m * s->n * 4;
-    workspace *found = NULL;
-    for (int32_t i = 0; i < of->stream_count && !found; i++)
-      if (of->workspaces[i].stream == stream) found = &of->workspaces[i];
-    if (!found || found->bytes < need) return DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
-    args.pointers[VX_W] = found->data;
-  }
   args.finished[0] = args.finished[1] = c->finished;
-  args.finished[1].c = args.pointers[VX_W];
+  args.finished[1].c = partials;
   lay_out(of, c, plan->splits, args.batches);
-  void *current = NULL;
-  int status = of->driver.get_context(&current);
-  int foreign = !status && current != of->setup.context;
-  if (foreign) status = of->driver.push_context(of->setup.context);
-  if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
+  int status = 0;
   if (s->k == 0 && of->setup.finishes) {
     args.numbers[VX_SPLITS] = 0; /* sums of nothing */
-    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
-  } else if (s->k == 0) {
+    return launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
+  }
+  if (s->k == 0) {
     for (int64_t product = 0; product < s->batch && !status; product++) {
       int64_t offset = product / c->c.extents[1] * args.batches[0].c[0] + product % c->c.extents[1] * args.batches[0].c[1];
       status = of->driver.fill_2d((uint64_t)(uintptr_t)(c->c.data + offset), (size_t)(c->c.stride * of->out_bytes), 0,
                                   (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
     }
-  } else {
-    if (kernel->box_a[0]) {
-      status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
-      if (!status) status = encode(of, &c->b, kernel->box_b, &args.maps[1]);
-    }
-    const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
-    if (!status) status = launch(of, entry, tiles, s->batch, plan->splits, &args, stream);
-    if (!status && plan->splits > 1)
-      status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
+    return status;
   }
+  if (kernel->box_a[0]) {
+    status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
+    if (!status) status = encode(of, &c->b, kernel->box_b, &args.maps[1]);
+  }
+  const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
+  if (!status) status = launch(of, entry, tiles_of(kernel, s), s->batch, plan->splits, &args, stream);
+  if (!status && plan->splits > 1)
+    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
+  return status;
+}
+
+/* Lines (elements of each, where `along`) `from` to `to` of a matrix. */
+static void narrow(matrix *x, int along, int64_t from, int64_t to, int64_t item) {
+  x->data += from * (along ? 1 : x->stride) * item;
+  *(along ? &x->columns : &x->rows) = to - from;
+}
+
+/* The product of some rows of C (columns where `along_n`) with everything that belongs to them. */
+static call region(const library *of, const call *whole, int along_n, int64_t from, int64_t to) {
+  call c = *whole;
+  if (along_n) narrow(&c.b, !c.shape.transpose_b, from, to, of->item_bytes);
+  else narrow(&c.a, c.shape.transpose_a, from, to, of->item_bytes);
+  narrow(&c.c, along_n, from, to, of->out_bytes);
+  *(along_n ? &c.shape.n : &c.shape.m) = to - from;
+  c.finished.c = c.c.data;
+  for (int32_t i = 0; i < of->setup.extra_count; i++) {
+    int64_t step = along_n ? c.finished.column[i] : c.finished.row[i];
+    c.finished.operand[i] = (const char *)c.finished.operand[i] + from * step * (of->setup.extras[i].bits / 8);
+  }
+  return c;
+}
+
+/* Regions one after the other on the stream; nothing is launched before all is known to be at hand. */
+static int64_t run(library *of, const call *whole, const vx_gpu_regions *regions, void *stream) {
+  call parts[2] = {*whole};
+  void *partials[2];
+  if (regions->count == 2) {
+    parts[0] = region(of, whole, regions->along_n, 0, regions->at);
+    parts[1] = region(of, whole, regions->along_n, regions->at, regions->along_n ? whole->shape.n : whole->shape.m);
+  }
+  for (int32_t i = 0; i < regions->count; i++) {
+    if (tiles_of(&of->setup.kernels[regions->plans[i].kernel], &parts[i].shape) > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
+    int64_t refused = find_partials(of, &parts[i], &regions->plans[i], stream, &partials[i]);
+    if (refused) return refused;
+  }
+  void *current = NULL;
+  int status = of->driver.get_context(&current);
+  int foreign = !status && current != of->setup.context;
+  if (foreign) status = of->driver.push_context(of->setup.context);
+  if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
+  for (int32_t i = 0; i < regions->count && !status; i++) status = queue(of, &parts[i], &regions->plans[i], partials[i], stream);
   if (foreign) {
     int popped = of->driver.pop_context(&current);
     if (!status) status = popped;
@@ -447,11 +499,11 @@ static int64_t run(library *of, const call *c, const vx_gpu_plan *plan, void *st
 }
 
 /* Launching may wait for room in the driver's queue: let other Python threads run meanwhile. */
-static int64_t run_released(library *of, const call *c, const vx_gpu_plan *plan, void *stream) {
+static int64_t run_released(library *of, const call *c, const vx_gpu_regions *regions, void *stream) {
   if (c->shape.m == 0 || c->shape.n == 0 || c->shape.batch == 0) return 0;
-  if (!of->setup.save_thread) return run(of, c, plan, stream);
+  if (!of->setup.save_thread) return run(of, c, regions, stream);
   void *thread = ((void *(*)(void))of->setup.save_thread)();
-  int64_t status = run(of, c, plan, stream);
+  int64_t status = run(of, c, regions, stream);
   ((void (*)(void *))of->setup.restore_thread)(thread);
   return status;
 }
@@ -460,9 +512,9 @@ static int64_t select_and_run(library *of, const DLTensor *tensors, int64_t flag
   call c;
   int64_t refused = open_call(of, tensors, flags, &c);
   if (refused) return refused;
-  vx_gpu_plan plan = {0, 1, (int32_t)c.shape.k, 1, 0};
-  if (c.shape.m && c.shape.n && c.shape.k && c.shape.batch) vx_gpu_choose(&c.shape, of->setup.workspace_bytes, &plan);
-  return plan.kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &plan, stream);
+  vx_gpu_regions regions = {.count = 1, .plans = {{0, 1, (int32_t)c.shape.k, 1, 0}}};
+  if (c.shape.m && c.shape.n && c.shape.k && c.shape.batch) vx_gpu_divide(&c.shape, of->setup.workspace_bytes, of->may_cut, &regions);
+  return regions.plans[0].kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &regions, stream);
 }
 
 /* Operands of a framework that has DLPack's exchange API, on its current stream unless `has_stream`. */
@@ -497,38 +549,50 @@ EXPORT int64_t vx_gpu_gemm_described(library *of, const DLTensor *const *operand
   return select_and_run(of, tensors, flags, stream);
 }
 
-/* The same with a given plan: what the oracle of the evaluation and the check of every kernel call. */
-EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands, int64_t flags, void *stream, const vx_gpu_plan *plan) {
-  DLTensor tensors[MOST_OPERANDS];
-  call c;
-  gather(of, operands, tensors);
-  int64_t refused = open_call(of, tensors, flags, &c);
-  if (refused) return refused;
+/* Whether a plan can compute a product of these extents. */
+static int64_t check_plan(const library *of, const vx_gpu_shape *s, const vx_gpu_plan *plan) {
   if (plan->kernel < 0 || plan->kernel >= of->setup.kernel_count) return REFUSE(BAD_PLAN, OPERAND_OUT);
   const vx_gpu_kernel *kernel = &of->setup.kernels[plan->kernel];
   int is_whole = plan->splits == 1;
   if (plan->splits < 1 || plan->splits > MOST_SPLITS || (!is_whole && (kernel->split < 0 || plan->chunk < 1 || plan->chunk % kernel->tile_k)))
     return REFUSE(BAD_PLAN, OPERAND_OUT);
-  if (!is_whole && (int64_t)plan->chunk * plan->splits < c.shape.k) return REFUSE(BAD_PLAN, OPERAND_OUT);
-  if (!serves(kernel, &c.shape)) return REFUSE(BAD_PLAN, OPERAND_A);
-  return run_released(of, &c, plan, stream);
+  if (!is_whole && (int64_t)plan->chunk * plan->splits < s->k) return REFUSE(BAD_PLAN, OPERAND_OUT);
+  return serves(kernel, s) ? 0 : REFUSE(BAD_PLAN, OPERAND_A);
+}
+
+/* The same with given plans: what the oracle of the evaluation and the check of every kernel call. */
+EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands, int64_t flags, void *stream, const vx_gpu_regions *regions) {
+  DLTensor tensors[MOST_OPERANDS];
+  call c;
+  gather(of, operands, tensors);
+  int64_t refused = open_call(of, tensors, flags, &c);
+  if (refused) return refused;
+  int64_t length = regions->along_n ? c.shape.n : c.shape.m;
+  if (regions->count < 1 || regions->count > 2) return REFUSE(BAD_PLAN, OPERAND_OUT);
+  if (regions->count == 2 && (c.shape.batch != 1 || regions->at < 1 || regions->at >= length || regions->at % VX_GPU_STEP))
+    return REFUSE(BAD_PLAN, OPERAND_OUT);
+  for (int32_t i = 0; i < regions->count; i++)
+    if ((refused = check_plan(of, &c.shape, &regions->plans[i]))) return refused;
+  return run_released(of, &c, regions, stream);
 }
 
 EXPORT int64_t vx_gpu_stream(const library *of, const DLPackExchangeAPI *api, void **stream) {
   return api->current_work_stream(kDLCUDA, of->setup.device, stream);
 }
 
-EXPORT void vx_gpu_select(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *plan) { vx_gpu_choose(shape, workspace, plan); }
+EXPORT void vx_gpu_select(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions) {
+  vx_gpu_divide(shape, workspace, may_cut, regions);
+}
 
 /* Seconds of `repeats` selections. */
 EXPORT double vx_gpu_time_selection(const vx_gpu_shape *shape, int64_t workspace, int64_t repeats) {
   struct timespec start, end;
-  vx_gpu_plan plan;
+  vx_gpu_regions regions;
   volatile int32_t kept = 0;
   clock_gettime(CLOCK_MONOTONIC, &start);
   for (int64_t i = 0; i < repeats; i++) {
-    vx_gpu_choose(shape, workspace, &plan);
-    kept = kept + plan.kernel;
+    vx_gpu_divide(shape, workspace, 1, &regions);
+    kept = kept + regions.plans[0].kernel;
   }
   clock_gettime(CLOCK_MONOTONIC, &end);
   return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);

@@ -5,9 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VX_DOOR_ABI 2
+#define VX_DOOR_ABI 3
 #define VX_MOST_PARAMETERS 24
 #define VX_MOST_STREAMS 256
+#define VX_GPU_STEP 16 /* elements: cut there, both regions are aligned as the call is */
 #define VX_MOST_EXTRAS 4 /* tensors that an epilogue reads */
 
 /* What the selector writes: a kernel of the library, in how many pieces the reduction is cut, elements of k in each. */
@@ -15,6 +16,12 @@ typedef struct {
   int32_t kernel, splits, chunk, raster;
   float seconds;
 } vx_gpu_plan;
+
+/* One plan for all of C, or two: the first for `at` rows (columns where `along_n`), the second for what is left. */
+typedef struct {
+  int32_t count, along_n, at;
+  vx_gpu_plan plans[2];
+} vx_gpu_regions;
 
 /* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4 or 2 bytes. */
 typedef struct {
@@ -24,6 +31,7 @@ typedef struct {
 
 /* Linked in with the library. `workspace` bytes may be used by partial sums. `kernel` is -1 where none serves the shape. */
 void vx_gpu_choose(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_plan *plan);
+void vx_gpu_divide(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions);
 
 /* Parameters of a kernel by number; gpu_launcher.PARAMETERS has their names. */
 enum {

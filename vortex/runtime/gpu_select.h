@@ -12,14 +12,27 @@ typedef struct {
   int32_t figures, indices, count;
 } vx_gpu_group;
 
+/* What a block of a kernel computes, how many of them the device holds at a time, and in which order they run. */
+typedef struct {
+  int32_t m, n, k, slots, raster;
+} vx_gpu_tile;
+
 /* Generated with the library. Groups by [transpose_a][transpose_b][alignment 16, 8, 4, 2]. */
-extern const float vx_gpu_figures[];
-extern const int32_t vx_gpu_indices[], vx_gpu_depths[], vx_gpu_rasters[];
+extern const float vx_gpu_figures[], vx_gpu_launch; /* seconds of a kernel that does nothing */
+extern const int32_t vx_gpu_indices[], vx_gpu_fields; /* figures of a kernel */
+extern const vx_gpu_tile vx_gpu_tiles[];
 extern const vx_gpu_group vx_gpu_groups[16];
 
 /* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
 typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,
                             float batch);
 vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2;
+
+/* Of gpu_select.c: the kernels that serve a call; seconds of some blocks of VX_GPU_LANES of them; the plan of one; the best. */
+const vx_gpu_group *vx_gpu_group_of(const vx_gpu_shape *shape);
+void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_group *group, int32_t first, int32_t blocks, float *totals,
+                  float *cuts);
+vx_gpu_plan vx_gpu_planned(const vx_gpu_shape *shape, const vx_gpu_group *group, int32_t row, float cut, float seconds);
+void vx_gpu_best(const vx_gpu_shape *shape, int64_t workspace, float *totals, float *cuts, vx_gpu_plan *plan);
 
 #endif

@@ -1,0 +1,171 @@
+"""Two kernels in one call on GPUs (MikPoly's Patterns I and II): whole waves to one, what is left to another.
+
+Blocks of one size fill the device wave by wave, and a last wave of few blocks takes nearly as long as a full one.
+Pattern I is one kernel; Pattern II cuts C across its rows or its columns. The first region is as many rows (columns) of
+tiles as fill whole waves, or all tiles that are full; the second is what remains, with a kernel and a cut of the
+reduction of its own. The hardware hands out the blocks of a region as SMs become free. Regions are launches that follow
+each other on the stream, and are priced so: the sum of both, each with its launch.
+
+The mirror of `runtime/gpu_polymerize.c`, in the same float32 arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from vortex.gpu_cost import BlockCosts, cuts, predict, tiling
+from vortex.gpu_selector import (
+    F32,
+    LAYOUTS,
+    UNLIMITED,
+    Array,
+    Extents,
+    GpuArithmetic,
+    GpuPlan,
+    GpuSelector,
+    Layout,
+    problem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST_KERNELS = 2
+"""Kernels that a search tries in the first region: those that would be fastest without residues and partial waves."""
+GAIN = F32(0.95)
+"""Two regions must be predicted to take at most this share of one: a prediction is not surer than that."""
+STEP = 16
+"""A cut is at a multiple of so many elements: operands of both regions are then aligned as those of the call are."""
+MOST_TILES = 2**31 - 1
+NEVER = F32(np.inf)
+
+
+@dataclass(frozen=True)
+class GpuRegion:
+    """A part of C and the plan that computes it; with a single one the call is not cut."""
+
+    row: int
+    column: int
+    extents: Extents
+    plan: GpuPlan
+
+
+class Cut(NamedTuple):
+    """Where C is cut, and by which kernel of the group the first region is computed."""
+
+    along: Literal["m", "n"]
+    at: int
+    kernel: int
+    left: np.float32
+    """Seconds of the second region, were it without residues and partial waves."""
+    estimate: np.float32
+    """Of both, by that and by the waves of the first one."""
+
+
+def halves(extents: Extents, along: str, at: int) -> tuple[Extents, Extents]:
+    """The extents of both regions."""
+    length: int = getattr(extents, along)
+    return extents._replace(**{along: at}), extents._replace(**{along: length - at})
+
+
+def priced(
+    selector: GpuSelector, extents: Extents, key: tuple[Layout, int], workspace: int, rows: slice = slice(None)
+) -> tuple[Array, Array]:
+    """Seconds of kernels of a group with their best cut of the reduction, and that cut."""
+    ops, p, group = GpuArithmetic(), problem(extents, workspace), selector.columns[key]
+    s = BlockCosts(*(getattr(group, field.name)[rows] for field in fields(BlockCosts)))
+    t = tiling(ops, s, p)
+    asked = (None, *cuts(ops, s, p, t))
+    totals = np.stack([np.asarray(predict(ops, selector.float32_rates, s, p, t, cut).total) for cut in asked])
+    parts = np.stack([np.broadcast_to(F32(1) if cut is None else np.asarray(cut), totals[0].shape) for cut in asked])
+    best = totals.argmin(axis=0)[None]
+    return totals.min(axis=0), np.take_along_axis(parts, best, 0)[0]
+
+
+def blocks_of(selector: GpuSelector, extents: Extents, index: int) -> tuple[int, int]:
+    """Tiles of C under a kernel, and blocks of it that the device holds at a time."""
+    tile = selector.variants[index].strategy.l1
+    return -(-extents.m // tile.m) * -(-extents.n // tile.n), int(selector.costs[index].slots)
+
+
+def waves_of(selector: GpuSelector, extents: Extents, index: int) -> int:
+    """Waves of a kernel, the last one whole or not."""
+    tiles, slots = blocks_of(selector, extents, index)
+    return -(-tiles // slots)
+
+
+def ideals(selector: GpuSelector, extents: Extents, key: tuple[Layout, int], totals: Array) -> Array:
+    """What each kernel would take if neither its residues nor its last wave cost more than their share of C.
+
+    Endless for a kernel whose blocks all run at once: nothing of it can be left over.
+    """
+    found = np.full(len(totals), NEVER)
+    for row, index in enumerate(selector.groups[key]):
+        tile, (tiles, slots) = selector.variants[index].strategy.l1, blocks_of(selector, extents, index)
+        if slots < tiles <= MOST_TILES:
+            computed = F32(-(-tiles // slots)) * F32(slots) * F32(tile.m) * F32(tile.n)
+            found[row] = totals[row] * (F32(extents.m) * F32(extents.n) / computed)
+    return found
+
+
+def places(selector: GpuSelector, extents: Extents, index: int) -> Iterator[tuple[Literal["m", "n"], int]]:
+    """Where a kernel's region may end: after whole waves, or after all full tiles."""
+    tile, (tiles, slots) = selector.variants[index].strategy.l1, blocks_of(selector, extents, index)
+    whole, wide = tiles // slots * slots, -(-extents.n // tile.n)
+    yield "m", whole // wide * tile.m
+    yield "m", extents.m // tile.m * tile.m
+    yield "n", whole // (tiles // wide) * tile.n
+    yield "n", extents.n // tile.n * tile.n
+
+
+def best_cut(selector: GpuSelector, extents: Extents, key: tuple[Layout, int], workspace: int) -> Cut | None:
+    """The cut of least bound, where one may gain enough."""
+    totals, _ = priced(selector, extents, key, workspace)
+    plain, ideal = totals.min(), ideals(selector, extents, key, totals)
+    least, found = ideal.min(), None
+    if not least + F32(selector.rates.launch) < GAIN * plain:
+        return None
+    for row in np.argsort(ideal, kind="stable")[:FIRST_KERNELS]:
+        if ideal[row] == NEVER:
+            break
+        index = selector.groups[key][row]
+        waves = waves_of(selector, extents, index)
+        for along, at in places(selector, extents, index):
+            length: int = getattr(extents, along)
+            if not 0 < at < length or at % STEP:
+                continue
+            share = F32(waves_of(selector, halves(extents, along, at)[0], index)) / F32(waves)
+            left = F32(selector.rates.launch) + least * (F32(length - at) / F32(length))
+            estimate = totals[row] * share + left
+            if estimate < (GAIN * plain if found is None else found.estimate):
+                found = Cut(along, at, int(row), left, estimate)
+    return found
+
+
+def regions(
+    selector: GpuSelector,
+    extents: Extents,
+    layout: Layout = LAYOUTS[0],
+    alignment: int = 16,
+    workspace: int = UNLIMITED,
+) -> tuple[GpuRegion, ...]:
+    """The one or two regions of a call; batches are not cut."""
+    plain = selector.select(extents, layout, alignment, workspace)
+    alone = (GpuRegion(0, 0, extents, plain),)
+    key = selector.group(layout, alignment)
+    cut = best_cut(selector, extents, key, workspace) if extents.batch == 1 else None
+    if cut is None:
+        return alone
+    one, other = halves(extents, cut.along, cut.at)
+    seconds, splits = priced(selector, one, key, workspace, slice(cut.kernel, cut.kernel + 1))
+    if not seconds[0] + cut.left < GAIN * F32(plain.seconds):
+        return alone
+    rest = selector.select(other, layout, alignment, workspace)
+    if not seconds[0] + F32(rest.seconds) < GAIN * F32(plain.seconds):
+        return alone
+    first = selector.plan(one, selector.groups[key][cut.kernel], int(splits[0]), float(seconds[0]))
+    start = {"row": cut.at, "column": 0} if cut.along == "m" else {"row": 0, "column": cut.at}
+    return GpuRegion(0, 0, one, first), replace(alone[0], extents=other, plan=rest, **start)
