@@ -1,6 +1,12 @@
-"""What the commands of the evaluation have in common: how their help and their figures read."""
+"""What the commands of the evaluation have in common: their help, their figures, how they begin and end."""
 
 import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from eval import machine
 
 
 class _Help(argparse.HelpFormatter):
@@ -32,3 +38,31 @@ def command(document: str) -> argparse.ArgumentParser:
         epilog=rest.replace("%", "%%") or None,
         formatter_class=_Help,
     )
+
+
+def rounds(text: str) -> int:
+    """The type of an option: how many rounds, of which the even ones choose the best and the odd ones score it."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text}: at least 2, one to choose the best and one to score it")
+    return int(text)
+
+
+def opened(library: str | None, threads: int, allow_busy: bool, operator: Any = "gemm") -> Any:
+    """The callable of a saved library, or of one compiled for this machine, with calls of so many threads.
+
+    BusyError where others use the machine and it may not be busy.
+    """
+    vortex: Any = importlib.import_module("vortex")
+    vortex.set_num_threads(threads)
+    found = vortex.load(library) if library else vortex.compile(operator, hw="native")
+    if not allow_busy:
+        machine.check_idle()
+    return found
+
+
+def ended(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with what a command returns, or with one line where the machine was busy."""
+    try:
+        sys.exit(main())
+    except machine.BusyError as error:
+        sys.exit(f"error: the machine is busy: {error}")

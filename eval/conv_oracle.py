@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from eval import machine, records
-from eval.commands import command
+from eval.commands import command, ended, opened, rounds
 from eval.operator_cases import OperatorCase, load_any_suite
 from eval.operator_operands import check_operator, make_operator_operands, shapes
-from eval.oracle import time_plans
+from eval.races import time_plans
 from eval.stats import geometric_mean
 from eval.suites import fresh_seed, sample
 
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--sample", type=int, default=60, help="cases, every suite represented")
     top.add_argument("--max-flops", type=float, default=3e9, help="leave out cases above this")
     top.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads of a call")
-    top.add_argument("--rounds", type=int, default=6, help="half of them choose, half of them score")
+    top.add_argument("--rounds", type=rounds, default=6, help="at least 2; half of them choose, half of them score")
     top.add_argument("--seed", type=int, help="of the sample (default: fresh)")
     top.add_argument("--max-seconds", type=float, default=900.0, help="begin no case after this long")
     top.add_argument("--library", help="a saved library of Conv2d() instead of vortex.compile()")
@@ -87,16 +87,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if options.rounds < 2:
-        parser().error("--rounds: at least 2, one to choose the best and one to score it")
     vortex: Any = importlib.import_module("vortex")
     operators: Any = importlib.import_module("vortex.operators")
-    conv = vortex.load(options.library) if options.library else vortex.compile(operators.Conv2d(), hw="native")
+    conv = opened(options.library, max(options.threads), options.allow_busy, operators.Conv2d())
     seed = fresh_seed() if options.seed is None else options.seed
     every = [case for suite in options.suite for case in load_any_suite(suite) if isinstance(case, OperatorCase)]
     cases = sample([case for case in every if case.flops <= options.max_flops], options.sample, seed)
-    if not options.allow_busy:
-        machine.check_idle()
     records.mend(options.out)
     lines = records.read([options.out]) if options.out.is_file() else []
     done = {(line["id"], line["threads"]) for line in lines}
@@ -121,7 +117,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

@@ -8,7 +8,6 @@ term would fit best. Calls of fewer flops than 10 million are told apart.
 """
 
 import argparse
-import importlib
 import math
 import random
 import statistics
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval import machine, plans, races, records, replay
-from eval.commands import command
+from eval.commands import command, ended, opened, rounds
 from eval.compare import markdown
 from eval.records import Line
 from eval.stats import bootstrap, rank_correlation, weighted_mean
@@ -199,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--samples", type=int, default=300, help="shapes, half of them from the suites")
     top.add_argument("--threads", type=int, default=1, help="threads of a call")
     top.add_argument("--max-flops", type=float, default=1e9, help="leave out shapes above this")
-    top.add_argument("--rounds", type=int, default=races.ROUNDS, help="of all plans of a shape, at least 2")
+    top.add_argument("--rounds", type=rounds, default=races.ROUNDS, help="of all plans of a shape, at least 2")
     top.add_argument("--seed", type=int, default=0, help="of the sample")
     top.add_argument("--minutes", type=float, default=10.0, help="begin no shape after this long; repeat to go on")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")
@@ -228,7 +227,7 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     asked = []
     for number, case in enumerate(cases, 1):
         packed = number % 3 == 0
-        layout = "packed" if packed else "transposed" if case.trans_b else "plain"
+        layout = races.layout_of(case, packed)
         asked.append((case.id, layout))
         if asked[-1] in done:
             continue
@@ -244,13 +243,7 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if options.rounds < 2:
-        parser().error("--rounds: at least 2, one to choose the best and one to score it")
-    vortex: Any = importlib.import_module("vortex")
-    vortex.set_num_threads(options.threads)
-    gemm = vortex.load(options.library) if options.library else vortex.compile("gemm", hw="native")
-    if not options.allow_busy:
-        machine.check_idle()
+    gemm = opened(options.library, options.threads, options.allow_busy)
     lines = measured(gemm, options)
     if not lines:
         parser().error("nothing was measured: --samples is 0, or --minutes is too short")
@@ -269,7 +262,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval import machine, records
-from eval.commands import command, shown
+from eval.commands import command, ended, shown
 from eval.process import ROOT
 
 CHILD = """
@@ -90,7 +90,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

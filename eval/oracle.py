@@ -9,31 +9,21 @@ choose the rest; Static2 fixes the whole strategy (section 7.4 of the paper).
 """
 
 import argparse
-import importlib
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from eval import machine, plans, records
-from eval.commands import command
-from eval.operands import Operands, WrongResultError, check, make_operands
+from eval.commands import command, ended, opened, rounds
+from eval.operands import make_operands
+from eval.races import race_all, runner
 from eval.suites import MAIN_SUITES, Case, fresh_seed, load_suite, random_cases, sample
-from eval.worker import time_batch
 
-# Who was this much slower than the best when checked is not the best: not timed.
-HOPELESS = 3.0
-# The same after one, two, three ... even rounds: not run again.
-SLOWER = (1.5, 1.25, 1.1)
-SMALL_SECONDS = 1e-3
-FIRST_SECONDS = 1e-4  # in the first round, which only sorts out
 KEPT_TRIALS = 50
 
 
@@ -77,33 +67,6 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: trial.even)
 
 
-def time_plans(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, kept: str | None = None
-) -> dict[str, tuple[float, float]]:
-    """(even, odd) seconds of each call that stayed in the race; calls take turns, the order rotated.
-
-    `kept` runs in every round. The odd rounds have no say in who stays: they are what is scored. Who left before the
-    first of them has its even time twice.
-    """
-    times: dict[str, list[list[float]]] = {name: [[], []] for name in calls}
-    alive = list(calls)
-    for number in range(rounds):
-        at = number * len(alive) // rounds
-        for name in [*alive[at:], *alive[:at]]:
-            call = calls[name]
-            once = time_batch(call, 1)
-            most = SMALL_SECONDS if number else FIRST_SECONDS
-            if once < most:
-                count = max(1, round(10e-6 / once))
-                once = min(time_batch(call, count) for _ in range(max(3, min(20, round(most / (once * count))))))
-            times[name][number % 2].append(once)
-        if number % 2 == 0:
-            even = {name: min(times[name][0]) for name in alive}
-            limit = SLOWER[min(number // 2, len(SLOWER) - 1)] * min(even.values())
-            alive = [name for name in alive if name == kept or even[name] <= limit]
-    return {name: (min(even), min(odd or even)) for name, (even, odd) in times.items()}
-
-
 def most_often_best(trials: Sequence[Sequence[Trial]], attribute: str) -> str:
     """The value of `attribute` that serves most shapes; of such, the most frequent among the library's best."""
     own = [[trial for trial in shape if trial.own] for shape in trials]
@@ -129,57 +92,18 @@ def score(trials: Sequence[Trial], chosen: str, fixed0: str, fixed: str) -> Scor
     )
 
 
-def check_all(
-    calls: Mapping[str, Callable[[], Any]], families: Mapping[str, bool | str], operands: Operands
-) -> dict[str, float]:
-    """Checks the first of a family against float64 and all others against the first, bit by bit; seconds of each."""
-    firsts: dict[bool | str, np.ndarray] = {}
-    seconds: dict[str, float] = {}
-    for label, call in calls.items():
-        operands.out.fill(np.nan)
-        seconds[label] = time_batch(call, 1)
-        if seconds[label] < FIRST_SECONDS:
-            seconds[label] = min(time_batch(call, 1) for _ in range(3))
-        first = firsts.get(families[label])
-        if first is None:
-            check(operands, operands.out)
-            firsts[families[label]] = operands.out.copy()
-        elif not np.array_equal(first, operands.out):
-            raise WrongResultError(f"{operands.case}: {label} gives other bits than the first strategy of its family")
-    return seconds
-
-
 def try_all(libraries: Sequence[Any], case: Case, rounds: int, packed: bool = False) -> Tried:
     """Every plan of every library on one shape; the first library's selector is the one under test."""
-    (first, *wider), operands = libraries, make_operands(case, seed=0)
-    shape, b = (case.m, case.n, case.k), operands.b
-    flags = {"transpose_a": True} if case.trans_a else {}
-    kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
-    given = flags | kind
-    if packed:
-        b, given = first.pack(b, transpose=case.trans_b), flags
-        # Few columns are packed as a matrix: as the transpose, or with rows that begin on cache lines.
-        kind = {"transpose_b": True} if b.transposed else {"ldb": b.data.strides[0] // b.data.itemsize}
-        if b.data.ndim == 1:
-            kind = {"packed": True}
-    own = {plans.label(plan): (first, plan) for plan in first.plans(*shape, **flags, **kind)}
-    others = {
-        plans.deed(plan, *shape): (library, plan)
-        for library in wider
-        for plan in library.plans(*shape, **flags, **kind)
-    }
+    operands, shape = make_operands(case, seed=0), (case.m, case.n, case.k)
+    runners = [runner(library, operands, packed) for library in libraries]
+    first, *wider = runners
+    own = {plans.label(plan): (first, plan) for plan in first.gemm.plans(*shape, **first.kind)}
+    others = {plans.deed(plan, *shape): (how, plan) for how in wider for plan in how.gemm.plans(*shape, **how.kind)}
     for _, plan in own.values():
         others.pop(plans.deed(plan, *shape), None)
-    by_label = own | {plans.label(plan): (library, plan) for library, plan in others.values()}
-    calls = {
-        label: partial(library.run, plan, operands.a, b, operands.out, **given)
-        for label, (library, plan) in by_label.items()
-    }
-    ours = plans.label(first.plan(*shape, **flags, **kind))
-    seconds = check_all(calls, {label: plans.family(plan) for label, (_, plan) in by_label.items()}, operands)
-    limit = HOPELESS * min(seconds.values())
-    racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == ours}
-    times = {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, ours)
+    by_label = own | {plans.label(plan): (how, plan) for how, plan in others.values()}
+    ours = plans.label(first.gemm.plan(*shape, **first.kind))
+    times = race_all(by_label, operands, rounds, ours)
     trials = [
         Trial(label, plans.strategy(plan), plans.level0(plan), float(plan.seconds), *times[label], label in own)
         for label, (_, plan) in by_label.items()
@@ -187,8 +111,8 @@ def try_all(libraries: Sequence[Any], case: Case, rounds: int, packed: bool = Fa
     best = best_of(trials).label
 
     def terms(label: str) -> dict[str, float]:
-        library, plan = by_label[label]
-        return plans.terms(library, plan, case.m, case.n, case.k, **flags, **kind)
+        how, plan = by_label[label]
+        return plans.terms(how.gemm, plan, *shape, **how.kind)
 
     return Tried(case, trials, ours, plans.misleading_term(terms(ours), terms(best)) if best != ours else "-")
 
@@ -207,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--max-flops", type=float, default=2e9, help="leave out shapes above this")
     top.add_argument("--packed", action="store_true", help="B packed before the calls")
     top.add_argument("--threads", type=int, default=1, help="threads of a call")
-    top.add_argument("--rounds", type=int, default=6, help="at least 2; half of them choose, half of them score")
+    top.add_argument("--rounds", type=rounds, default=6, help="at least 2; half of them choose, half of them score")
     top.add_argument("--seed", type=int, help="of the sample and the random shapes (default: fresh)")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")
     top.add_argument(
@@ -226,12 +150,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if options.rounds < 2:
-        parser().error("--rounds: at least 2, one to choose the best and one to score it")
-    vortex: Any = importlib.import_module("vortex")
     seed = fresh_seed() if options.seed is None else options.seed
-    vortex.set_num_threads(options.threads)
-    libraries = [vortex.load(options.library) if options.library else vortex.compile("gemm", hw="native")]
+    libraries = [opened(options.library, options.threads, options.allow_busy)]
     if options.unpruned:
         from eval.link_table import every_strategy, widened  # needs what compiling needs
 
@@ -240,8 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         libraries.append(widened(libraries[0], strategies))
     cases = choose_cases(options, seed)
     print(f"{len(cases)} shapes, {options.threads} thread(s), seed {seed}", file=sys.stderr)
-    if not options.allow_busy:
-        machine.check_idle()
     before, end = machine.peak(options.threads), time.monotonic() + options.max_seconds
     results: list[Tried] = []
     for case in cases:
@@ -289,7 +207,4 @@ def score_all(results: Sequence[Tried]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

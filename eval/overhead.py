@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from eval import machine, records
-from eval.commands import command, shown
+from eval.commands import command, ended, shown
 from eval.machine import aligned
 from eval.suites import fresh_seed
 from eval.vortex_systems import load_gemm
@@ -170,7 +170,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

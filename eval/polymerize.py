@@ -12,7 +12,6 @@ Lines already in the file, of the same threads and packing, are not measured aga
 """
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ import numpy as np
 
 from eval import machine, records
 from eval.alternate import rotated
-from eval.commands import command
+from eval.commands import command, ended, opened
 from eval.operands import Operands, WrongResultError, check, make_operands
 from eval.oracle import choose_cases
 from eval.plans import label
@@ -174,9 +173,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    vortex: Any = importlib.import_module("vortex")
-    vortex.set_num_threads(options.threads)
-    gemm = vortex.load(options.library) if options.library else vortex.compile("gemm", hw="native")
+    gemm = opened(options.library, options.threads, options.allow_busy)
     cases = [case for case in choose_cases(options, options.seed) if case.flops >= options.min_flops]
     records.mend(options.out)
     known = records.read([options.out]) if options.out.is_file() else []
@@ -184,8 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [line for line in known if all(line.get(name) == value for name, value in asked.items())]
     done = {line["id"] for line in lines}
     about = {"commit": machine.commit(), "device": machine.device(), "date": time.strftime("%Y-%m-%d")}
-    if not options.allow_busy:
-        machine.check_idle()
     end = time.monotonic() + 60 * options.minutes
     for case in cases:
         if case.id in done or (options.cut and not is_cut(gemm, case, options)):
@@ -209,6 +204,6 @@ def is_cut(gemm: Any, case: Case, options: argparse.Namespace) -> bool:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
-    except (machine.BusyError, WrongResultError) as error:
+        ended(main)
+    except WrongResultError as error:
         sys.exit(f"error: {error}")

@@ -1,20 +1,19 @@
-"""Every plan of a library on one shape, in turn, as one result line: what `eval.regret` and `eval.model` read.
+"""Every plan of a library on one shape, in turn: what `eval.oracle`, `eval.regret` and `eval.model` measure.
 
-Seconds are those of the call in native code: the same plan runner on a product of next to nothing tells what Python
-adds, once its predicted seconds are taken away, and that is subtracted from every time. It is timed before and after
-each race: over a run the clock moves by more than a small product takes.
+Seconds of a result line are those of the call in native code: the same plan runner on a product of next to nothing
+tells what Python adds, once its predicted seconds are taken away, and that is subtracted from every time. It is timed
+before and after each race: over a run the clock moves by more than a small product takes.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from eval import machine, plans
-from eval.operands import make_operands
-from eval.oracle import HOPELESS, check_all, time_plans
+from eval.operands import Operands, WrongResultError, check, make_operands
 from eval.records import Line
 from eval.suites import Case
 from eval.worker import time_batch
@@ -23,12 +22,20 @@ LAYOUTS = ("plain", "transposed", "packed")
 """How B reaches a call."""
 ROUNDS = 6
 EMPTY_CALLS = 200
+# Who was this much slower than the best when checked is not the best: not timed.
+HOPELESS = 3.0
+# The same after one, two, three ... even rounds: not run again.
+SLOWER = (1.5, 1.25, 1.1)
+SMALL_SECONDS = 1e-3
+FIRST_SECONDS = 1e-4  # in the first round, which only sorts out
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How one shape is called: the function of a plan, and the keywords that `plan`, `plans` and `cost_terms` take."""
+    """How one shape is called: by which library, the function of a plan, and the keywords that `plan`, `plans` and
+    `cost_terms` take."""
 
+    gemm: Any
     run: Callable[[Any], Any]
     kind: dict[str, Any]
 
@@ -49,7 +56,70 @@ def runner(gemm: Any, operands: Any, packed: bool) -> Runner:
     def run(plan: Any) -> Any:
         return gemm.run(plan, operands.a, b, operands.out, **given)
 
-    return Runner(run, flags | kind)
+    return Runner(gemm, run, flags | kind)
+
+
+def layout_of(case: Case, packed: bool) -> str:
+    """One of LAYOUTS."""
+    return "packed" if packed else "transposed" if case.trans_b else "plain"
+
+
+def time_plans(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, kept: str | None = None
+) -> dict[str, tuple[float, float]]:
+    """(even, odd) seconds of each call that stayed in the race; calls take turns, the order rotated.
+
+    `kept` runs in every round. The odd rounds have no say in who stays: they are what is scored. Who left before the
+    first of them has its even time twice.
+    """
+    times: dict[str, list[list[float]]] = {name: [[], []] for name in calls}
+    alive = list(calls)
+    for number in range(rounds):
+        at = number * len(alive) // rounds
+        for name in [*alive[at:], *alive[:at]]:
+            call = calls[name]
+            once = time_batch(call, 1)
+            most = SMALL_SECONDS if number else FIRST_SECONDS
+            if once < most:
+                count = max(1, round(10e-6 / once))
+                once = min(time_batch(call, count) for _ in range(max(3, min(20, round(most / (once * count))))))
+            times[name][number % 2].append(once)
+        if number % 2 == 0:
+            even = {name: min(times[name][0]) for name in alive}
+            limit = SLOWER[min(number // 2, len(SLOWER) - 1)] * min(even.values())
+            alive = [name for name in alive if name == kept or even[name] <= limit]
+    return {name: (min(even), min(odd or even)) for name, (even, odd) in times.items()}
+
+
+def check_all(
+    calls: Mapping[str, Callable[[], Any]], families: Mapping[str, bool | str], operands: Operands
+) -> dict[str, float]:
+    """Checks the first of a family against float64 and all others against the first, bit by bit; seconds of each."""
+    firsts: dict[bool | str, np.ndarray] = {}
+    seconds: dict[str, float] = {}
+    for label, call in calls.items():
+        operands.out.fill(np.nan)
+        seconds[label] = time_batch(call, 1)
+        if seconds[label] < FIRST_SECONDS:
+            seconds[label] = min(time_batch(call, 1) for _ in range(3))
+        first = firsts.get(families[label])
+        if first is None:
+            check(operands, operands.out)
+            firsts[families[label]] = operands.out.copy()
+        elif not np.array_equal(first, operands.out):
+            raise WrongResultError(f"{operands.case}: {label} gives other bits than the first strategy of its family")
+    return seconds
+
+
+def race_all(
+    found: Mapping[str, tuple[Runner, Any]], operands: Operands, rounds: int, chosen: str
+) -> dict[str, tuple[float, float]]:
+    """(even, odd) seconds of every plan by its label, all checked; who was hopeless then has those seconds twice."""
+    calls = {label: functools.partial(how.run, plan) for label, (how, plan) in found.items()}
+    seconds = check_all(calls, {label: plans.family(plan) for label, (_, plan) in found.items()}, operands)
+    limit = HOPELESS * min(seconds.values())
+    racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == chosen}
+    return {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen)
 
 
 def python_seconds(gemm: Any, layout: str) -> float:
@@ -67,19 +137,15 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS
     `outside` is `python_seconds`; `peak` are the flops per second of one core right before. Every result has the bits
     of the first of its family, which is checked against float64; WrongResultError otherwise.
     """
-    layout = "packed" if packed else "transposed" if case.trans_b else "plain"
+    layout = layout_of(case, packed)
     before = python_seconds(gemm, layout)
     operands = make_operands(case, seed=0)
     how = runner(gemm, operands, packed)
     shape = (case.m, case.n, case.k)
     found = {plans.label(plan): plan for plan in gemm.plans(*shape, threads=threads, **how.kind)}
     chosen = plans.label(gemm.plan(*shape, threads=threads, **how.kind))
-    calls = {label: functools.partial(how.run, plan) for label, plan in found.items()}
     peak = machine.peak(1, rounds=4)
-    seconds = check_all(calls, {label: plans.family(plan) for label, plan in found.items()}, operands)
-    limit = HOPELESS * min(seconds.values())
-    racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == chosen}
-    times = {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen)
+    times = race_all({label: (how, plan) for label, plan in found.items()}, operands, rounds, chosen)
     outside, least = min(before, python_seconds(gemm, layout)), gemm.manifest.rates.call
     entries = [
         {

@@ -22,7 +22,7 @@ from typing import Any
 from eval import machine, races, records
 from eval.alternate import Effort, Run, measure
 from eval.bench import start_workers
-from eval.commands import command
+from eval.commands import command, ended, opened, rounds
 from eval.compare import markdown
 from eval.process import WorkerProcess
 from eval.records import Line
@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--threads", type=int, default=1, help="threads of a call")
     top.add_argument("--most", type=int, default=8192, help="largest extent")
     top.add_argument("--max-flops", type=float, default=2e9, help="shapes above this are no part of the domain")
-    top.add_argument("--rounds", type=int, default=races.ROUNDS, help="of all plans of a shape, at least 2")
+    top.add_argument("--rounds", type=rounds, default=races.ROUNDS, help="of all plans of a shape, at least 2")
     top.add_argument(
         "--vendors", nargs="*", help="systems to compare with (default: those of the layout; none: leave empty)"
     )
@@ -184,15 +184,9 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if options.rounds < 2:
-        parser().error("--rounds: at least 2, one to choose the best and one to score it")
-    vortex: Any = importlib.import_module("vortex")
-    vortex.set_num_threads(options.threads)
-    gemm = vortex.load(options.library) if options.library else vortex.compile("gemm", hw="native")
+    gemm = opened(options.library, options.threads, options.allow_busy)
     if options.library:
         os.environ["VORTEX_EVAL_LIBRARY"] = str(Path(options.library).resolve())
-    if not options.allow_busy:
-        machine.check_idle()
     try:
         lines = measured(gemm, options)
     except ValueError as error:
@@ -214,7 +208,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

@@ -18,18 +18,15 @@ from typing import Any
 import numpy as np
 
 from eval import machine, records
-from eval.commands import command
+from eval.commands import command, ended, opened
 from eval.link_table import hardware_of, widened
-from eval.oracle import time_plans
 from eval.plans import deed
+from eval.races import time_plans
 from vortex import operators
-from vortex.api import compile as compile_library
-from vortex.api import load
 from vortex.candidates import Strategy, Tile, buffer_bytes, registers_needed, sieve
 from vortex.rkernel import decompose
 from vortex.selector import Shape
 from vortex.specs import what_if
-from vortex.threads import set_num_threads
 
 OVERFILLED = 2
 """How many times over the CacheBuffer may fill its memory here."""
@@ -151,13 +148,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    gemm = load(options.library) if options.library else compile_library("gemm", hw="native")
+    gemm = opened(options.library, 1, options.allow_busy)
     if gemm.manifest.basis != "measured":
         print("error: the library's L0 was not measured on this machine; there is nothing to draw", file=sys.stderr)
         return 1
-    set_num_threads(1)
-    if not options.allow_busy:
-        machine.check_idle()
     peak = core_peak(gemm)
     points = register_tiles(gemm, peak) if "L0" in options.levels else []
     if "L1" in options.levels:
@@ -176,7 +170,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except machine.BusyError as error:
-        sys.exit(f"error: the machine is busy: {error}")
+    ended(main)

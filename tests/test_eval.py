@@ -15,7 +15,21 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from eval import bench, link_table, machine, operands, oracle, plans, records, stats, suites, utilization, worker
+from eval import (
+    bench,
+    commands,
+    link_table,
+    machine,
+    operands,
+    oracle,
+    plans,
+    races,
+    records,
+    stats,
+    suites,
+    utilization,
+    worker,
+)
 from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
@@ -249,8 +263,23 @@ class TestOracle:
         assert result.static1 == 1.0
         assert result.static2 == 1.0
 
+    def test_one_round_cannot_choose_and_score(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            oracle.main(["--rounds", "1"])
+        assert "--rounds: 1: at least 2, one to choose the best and one to score it" in capsys.readouterr().err
+
+    def test_a_busy_machine_ends_a_command_in_one_line(self) -> None:
+        def disturbed() -> int:
+            raise machine.BusyError("somebody else")
+
+        with pytest.raises(SystemExit, match=r"^error: the machine is busy: somebody else$"):
+            commands.ended(disturbed)
+        with pytest.raises(SystemExit) as left:
+            commands.ended(lambda: 4)
+        assert left.value.code == 4
+
     def test_every_plan_is_timed_on_both_halves(self) -> None:
-        times = oracle.time_plans({"a": lambda: None, "b": lambda: sum(range(1000))}, rounds=4)
+        times = races.time_plans({"a": lambda: None, "b": lambda: sum(range(1000))}, rounds=4)
         assert times.keys() == {"a", "b"}
         assert all(min(pair) > 0 for pair in times.values())
 
@@ -265,11 +294,11 @@ class TestOracle:
 
             return run
 
-        monkeypatch.setattr(oracle, "time_batch", lambda call, count: call())
+        monkeypatch.setattr(races, "time_batch", lambda call, count: call())
         calls = {"quick": call("quick", 2e-3), "late": call("late", 2e-3, 9e-3), "slow": call("slow", 6e-3)}
-        assert oracle.time_plans(calls, rounds=4) == {"quick": (2e-3, 2e-3), "late": (2e-3, 9e-3), "slow": (6e-3, 6e-3)}
+        assert races.time_plans(calls, rounds=4) == {"quick": (2e-3, 2e-3), "late": (2e-3, 9e-3), "slow": (6e-3, 6e-3)}
         assert counts == {"quick": 4, "late": 4, "slow": 1}
-        oracle.time_plans(calls, rounds=4, kept="slow")
+        races.time_plans(calls, rounds=4, kept="slow")
         assert counts["slow"] == 5
 
     def test_static_choices_are_of_the_library_and_serve_every_shape(self) -> None:
