@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
+from vortex.dtypes import ITEM_BYTES
 from vortex.errors import ShapeError
 
 
@@ -109,7 +111,42 @@ class Access:
 
     def elements(self, tile: Mapping[str, int]) -> int:
         """Elements of this operand that one tile touches."""
-        count = 1
-        for axis in self.axes:
-            count *= tile[axis]
-        return count
+        return prod(tile[axis] for axis in self.axes)
+
+
+class OverAxes:
+    """What follows from the axes of an operator, its element type and how its operands lie along them."""
+
+    operations: ClassVar[int] = 2
+    """For each element of the loop nest: a multiplication and an addition."""
+    dtype: str
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        raise NotImplementedError
+
+    @property
+    def output(self) -> Access:
+        raise NotImplementedError
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def storage(self) -> str:
+        """What the operands are in memory: float32 where the multiplier rounds it to tfloat32."""
+        return "float32" if self.dtype == "tfloat32" else self.dtype
+
+    def flops(self, tile: Mapping[str, int]) -> int:
+        """Operations of one tile (or of the whole shape); rows that groups share out are counted once."""
+        reduced = (axis.name for axis in self.axes if axis.role is Role.REDUCTION)
+        return self.operations * prod(tile[name] for name in (*self.output.axes, *reduced))
+
+    def bytes(self, tile: Mapping[str, int]) -> int:
+        """Bytes of every operand that one tile touches, each place along its axes counted once."""
+        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))

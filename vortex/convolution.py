@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal
 
-from vortex.axes import Access, Axis, Role
-from vortex.dtypes import ITEM_BYTES
+from vortex.axes import Access, Axis, OverAxes, Role
 from vortex.epilogue import NOTHING, Epilogue, Store, check_epilogue
 from vortex.errors import DtypeError, ShapeError, UnknownNameError
 
@@ -134,7 +133,7 @@ def extent(padded: int, taps: int, stride: int, dilation: int) -> int:
 
 
 @dataclass(frozen=True)
-class Conv2d:
+class Conv2d(OverAxes):
     """y[pixel, filter] = sum over taps and channels of x[pixel + tap, channel] w[filter, channel, tap].
 
     Activations are `layout`; weights are OIHW, or packed once by the library. Every extent is dynamic; stride, padding,
@@ -183,24 +182,8 @@ class Conv2d:
         return Access("y", ("m", "n"))
 
     @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def storage(self) -> str:
-        return self.dtype
-
-    @property
     def store(self) -> Store:
         return Store(self.epilogue)
-
-    def flops(self, tile: Mapping[str, int]) -> int:
-        """Multiplications and additions of one tile of the implicit GEMM."""
-        return 2 * tile["m"] * tile["n"] * tile["k"]
-
-    def bytes(self, tile: Mapping[str, int]) -> int:
-        """Bytes that one tile touches, each pixel counted once for each tap that reads it."""
-        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
 
     def shape(self, x: Sequence[int], w: Sequence[int], where: Window) -> ConvShape:
         """The extents of a call from the shapes of x (in `layout`) and w (OIHW). Raises ShapeError."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vortex import epilogue
-from vortex.axes import Access, Axis, Extent, Hint, Role, between, check_extent, often
+from vortex.axes import Access, Axis, Extent, Hint, OverAxes, Role, between, check_extent, often
 from vortex.convolution import Conv2d as Conv2d
 from vortex.dtypes import ITEM_BYTES, SUMS, Weights
 from vortex.epilogue import (
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Gemm:
+class Gemm(OverAxes):
     """C[m, n] (+)= A[m, k] B[k, n], row-major; A and B each plain or transposed at the call.
 
     Every extent is dynamic, unless it is fixed (`Gemm(n=2304, k=768)`: a call with another one is refused) or expected
@@ -92,27 +92,10 @@ class Gemm:
         return Access("c", ("m", "n"))
 
     @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def storage(self) -> str:
-        """What the operands are in memory: float32 where the multiplier rounds it to tfloat32."""
-        return "float32" if self.dtype == "tfloat32" else self.dtype
-
-    @property
     def store(self) -> Store:
         sums = SUMS.get(self.dtype, "float32")
         plain = sums if self.dtype in SUMS else self.storage
         return Store(self.epilogue, sums, self.epilogue.dtype or self.out_dtype or plain)
-
-    def flops(self, tile: Mapping[str, int]) -> int:
-        """Multiplications and additions of one tile (or of the whole shape)."""
-        return 2 * tile["m"] * tile["n"] * tile["k"]
-
-    def bytes(self, tile: Mapping[str, int]) -> int:
-        """Bytes of every operand that one tile touches, each counted once."""
-        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
 
     def reference(self, a: Any, b: Any, **operands: Any) -> Any:
         """The operator in NumPy, in float64 up to a cast; `operands` are those of the epilogue."""
@@ -122,7 +105,7 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class BatchGemm:
+class BatchGemm(OverAxes):
     """C[..., m, n] (+)= A[..., m, k] B[..., k, n] for up to two batch axes, each equal in A and B or 1 in one of them.
 
     `transpose_a` and `transpose_b` say how the operands of a call lie unless the call says otherwise. Every extent is
@@ -154,22 +137,6 @@ class BatchGemm:
     def output(self) -> Access:
         return Access("c", ("b", "m", "n"))
 
-    @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def storage(self) -> str:
-        return "float32" if self.dtype == "tfloat32" else self.dtype
-
-    def flops(self, tile: Mapping[str, int]) -> int:
-        """Multiplications and additions of one tile (or of the whole shape)."""
-        return 2 * tile["b"] * tile["m"] * tile["n"] * tile["k"]
-
-    def bytes(self, tile: Mapping[str, int]) -> int:
-        """Bytes of every operand that one tile touches, none of them shared, each counted once."""
-        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
-
     def reference(self, a: Any, b: Any) -> Any:
         """The operator in NumPy, in float64; the operands lie as the operator says."""
         import numpy as np
@@ -181,7 +148,7 @@ class BatchGemm:
 
 
 @dataclass(frozen=True)
-class GroupedGemm:
+class GroupedGemm(OverAxes):
     """C (+)= A B in groups of rows: `rows[g]` rows of A[m, k], one group after the other, times B[g] of B[g, k, n].
 
     What a mixture of experts computes. Transposes as for BatchGemm; float32.
@@ -209,22 +176,6 @@ class GroupedGemm:
     @property
     def output(self) -> Access:
         return Access("c", ("m", "n"))
-
-    @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def storage(self) -> str:
-        return self.dtype
-
-    def flops(self, tile: Mapping[str, int]) -> int:
-        """Multiplications and additions; `m` counts the rows of all groups."""
-        return 2 * tile["m"] * tile["n"] * tile["k"]
-
-    def bytes(self, tile: Mapping[str, int]) -> int:
-        """Bytes of every operand that `g` groups with `m` rows in all touch, each counted once."""
-        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
 
     def reference(self, a: Any, b: Any, rows: Any) -> Any:
         """The operator in NumPy, in float64; the operands lie as the operator says."""

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from vortex.axes import Access, Axis, Role
-from vortex.dtypes import ITEM_BYTES
+from vortex.axes import Access, Axis, OverAxes, Role
 from vortex.errors import DtypeError, ShapeError, UnknownNameError
 
 KINDS = ("sum", "max", "mean")
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(OverAxes):
     """out[outer, inner] = sum, maximum or mean of x[outer, depth, inner] over depth, every extent dynamic.
 
     A tensor of any rank, reduced over neighbouring axes, is such an x: `outer` is all axes before them, `inner` all
     after. Not-a-number anywhere in a sum, maximum or mean makes it not a number, as in NumPy.
     """
 
+    operations: ClassVar[int] = 1
     kind: Literal["sum", "max", "mean"] = "sum"
     dtype: Literal["float32"] = "float32"
 
@@ -47,22 +46,6 @@ class Reduce:
     @property
     def output(self) -> Access:
         return Access("out", ("outer", "inner"))
-
-    @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def storage(self) -> str:
-        return self.dtype
-
-    def flops(self, tile: Mapping[str, int]) -> int:
-        """Additions or comparisons of one tile."""
-        return math.prod(tile[axis.name] for axis in self.axes)
-
-    def bytes(self, tile: Mapping[str, int]) -> int:
-        """Bytes of both operands that one tile touches, each counted once."""
-        return self.item_bytes * sum(access.elements(tile) for access in (*self.inputs, self.output))
 
     def reference(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         """The operator in NumPy, in float64. The mean of nothing is not a number."""

@@ -1,6 +1,7 @@
 /* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
 #include "vortex_runtime.h"
 #include "values.h"
+#include "refusals.h"
 #include <tvm/ffi/extra/c_env_api.h>
 /* All that is called of tvm-ffi, by gemm_new alone: without it the other doors still open. */
 #pragma weak TVMFFIEnvTensorAlloc
@@ -10,21 +11,9 @@ enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 #define REGION_FIELDS 7 /* of a vx_region, that Python sees */
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
-/* Mirrored by launcher.REASONS. */
+/* Behind those that doors have in common; mirrored by operands.REASONS. */
 enum {
-  NOT_A_TENSOR = 1,
-  BAD_RANK,
-  BAD_DTYPE,
-  BAD_DEVICE,
-  BAD_STRIDES,
-  MISALIGNED,
-  INNER_DIFFERS,
-  BAD_OUT_SHAPE,
-  OVERLAPS,
-  OUT_OF_MEMORY,
-  BAD_PACKED,
-  BAD_PLAN,
-  BAD_EXTRAS,
+  BAD_EXTRAS = FIRST_OWN,
   BAD_EXTRA_SHAPE,
   NO_SUMS,
   FIXED_EXTENT,

@@ -4,26 +4,12 @@
 
 #include "vortex_runtime.h"
 #include "values.h"
+#include "refusals.h"
 
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_ROWS = 3 };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
-/* Mirrored by batch_operands.BATCH_REASONS. */
-enum {
-  NOT_A_TENSOR = 1,
-  BAD_RANK,
-  BAD_DTYPE,
-  BAD_DEVICE,
-  BAD_STRIDES,
-  MISALIGNED,
-  INNER_DIFFERS,
-  BAD_OUT_SHAPE,
-  OVERLAPS,
-  OUT_OF_MEMORY,
-  BAD_PACKED,
-  BAD_PLAN,
-  BATCH_DIFFERS,
-  BAD_ROWS
-};
+/* Behind those that doors have in common; mirrored by batch_operands.BATCH_REASONS. */
+enum { BATCH_DIFFERS = FIRST_OWN, BAD_ROWS };
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
 typedef struct {
