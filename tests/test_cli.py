@@ -5,6 +5,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import needs
 import pytest
@@ -62,6 +63,10 @@ class TestWholeCommand:
             "explain gemm --shape 1,-2,3",
             "explain gemm --shape 1,2,3 --threads 0",
             "explain reduce --shape 1,2,3",
+            "explain conv2d --shape 1,2,3",
+            "explain conv2d --shape 1,8,8,4,5,3,3 --groups 3",
+            "explain conv2d --shape 1,8,8,4,5,3,3 --packed",
+            "explain gemm --shape 1,2,3 --padding 0",
             "check",
             "probe -o /nowhere/at/all.toml",
         ],
@@ -113,8 +118,38 @@ class TestCompile:
 class TestExplain:
     def test_an_operator_without_plans(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("vortex.api.compile", lambda *arguments, **named: object())
-        assert run(["explain", "conv2d", "--shape", "1,2,3"]) != 0
-        assert "conv2d has no plans by M,N,K" in capsys.readouterr().err
+        assert run(["explain", "reduce", "--shape", "1,2,3"]) != 0
+        assert "reduce has no plans by extents" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        "device, arguments, told",
+        [
+            (
+                "cpu",
+                "conv2d --shape 2,30,31,64,32,3,5 --padding 1 --groups 4 --threads 2",
+                "(2, 30, 31, 64) (32, 16, 3, 5) groups=4 padding=1 threads=2",
+            ),
+            ("cpu", "batch_gemm --shape 9,1,2,3", "9 1 2 3 packed=False threads=None transpose_a=False"),
+            ("gpu", "batch_gemm --shape 9,1,2,3 --transpose-b", "1 2 3 batch=9 transpose_a=False transpose_b=True"),
+        ],
+    )
+    def test_what_the_callable_is_asked(
+        self,
+        device: str,
+        arguments: str,
+        told: str,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        class Kernel:
+            manifest = SimpleNamespace(hardware={"kind": device})
+
+            def explain(self, *given: object, **named: object) -> str:
+                return " ".join([*map(str, given), *(f"{name}={named[name]}" for name in sorted(named))])
+
+        monkeypatch.setattr("vortex.api.compile", lambda *arguments, **named: Kernel())
+        assert run(["explain", *arguments.split()]) == 0
+        assert told in capsys.readouterr().out
 
     def test_prints_plan_and_rivals(self, compiled: object, capsys: pytest.CaptureFixture[str]):
         assert run(["explain", "gemm", "--hw", "native", "--shape", "105,1024,12544", "--threads", "1"]) == 0

@@ -155,6 +155,7 @@ MODULES = (
     "torch.swap",
     "demo",
     "progress",
+    "cli_shapes",
     "cli",
     "__main__",
 )
@@ -163,7 +164,7 @@ OWNERS = {  # what only these may import
     "tvm_ffi": {"native", "library", *(name for name in MODULES if name.startswith("codegen."))},
     "pydantic": {"figures", "hardware", "gpu_hardware", "specs"},
     "torch": {name for name in MODULES if name.startswith("torch.")},
-    "typer": {"cli"},
+    "typer": {"cli", "cli_shapes"},
     "rich": {"cli", "demo", "progress"},
     "matplotlib": {"demo"},
 }

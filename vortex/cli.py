@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from vortex.cli_shapes import EXTENTS, call_arguments, read_extents, read_options
 from vortex.errors import LibraryError, VortexError
 from vortex.progress import note, progress_bar
 
@@ -40,10 +41,15 @@ app.add_typer(cache_app, name="cache")
 
 out = Console(highlight=False, soft_wrap=True)
 
-OperatorName = Annotated[str, typer.Argument(help="What to compile: gemm.", metavar="OPERATOR")]
+SHAPE_HELP = "Extents of a call; may be given more than once. " + "; ".join(
+    f"{operator}: {names}" for operator, (names, _) in EXTENTS.items()
+)
+OperatorName = Annotated[
+    str, typer.Argument(help="gemm, batch_gemm, grouped_gemm, conv2d or reduce.", metavar="OPERATOR")
+]
 HW_HELP = "A shipped spec, a path to a .toml file, native: this CPU, or cuda: this GPU."
 Hardware = Annotated[str, typer.Option("--hw", help=HW_HELP, metavar="SPEC", show_default=True)]
-DTYPE_HELP = "Of the operands; on GPUs also tfloat32, float16, bfloat16."
+DTYPE_HELP = "Of the operands: float32, bfloat16, float16, int8 or tfloat32, where operator and device have it."
 Dtype = Annotated[str, typer.Option("--dtype", help=DTYPE_HELP, metavar="TYPE")]
 FLAG = ""
 """Flags take no value: nothing to show where other options show what they take."""
@@ -120,48 +126,46 @@ def _check_folder(output: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
 
 
-def _extents(text: str, operator: str) -> tuple[int, ...]:
-    """M, N and K of a product; of a batch the number of products before them."""
-    parts, batched = text.lower().replace("x", ",").split(","), operator == "batch_gemm"
-    if len(parts) != 3 + batched or not all(part.strip().isdigit() for part in parts):
-        expected = "BATCH,M,N,K, such as 192,128,128,64" if batched else "M,N,K, such as 105,1024,12544"
-        raise typer.BadParameter(f"{text!r}; expected {expected}", param_hint="--shape")
-    return tuple(int(part) for part in parts)
-
-
 @app.command()
 def explain(
-    operator: OperatorName,
-    shape: Annotated[
-        list[str], typer.Option("--shape", help="Extents of a call; may be given more than once.", metavar="M,N,K")
-    ],
+    operator: Annotated[str, typer.Argument(help="gemm, batch_gemm or conv2d.", metavar="OPERATOR")],
+    shape: Annotated[list[str], typer.Option("--shape", help=SHAPE_HELP, metavar="EXTENTS")],
     hw: Hardware = "native",
     transpose_a: Annotated[bool, typer.Option("--transpose-a", help="A is given as K x M.", metavar=FLAG)] = False,
     transpose_b: Annotated[bool, typer.Option("--transpose-b", help="B is given as N x K.", metavar=FLAG)] = False,
     packed: Annotated[bool, typer.Option("--packed", help="B was packed before the call.", metavar=FLAG)] = False,
+    stride: Annotated[int | None, typer.Option(help="Of a convolution; default: 1.", min=1, metavar="N")] = None,
+    padding: Annotated[int | None, typer.Option(help="On every side; default: 0.", min=0, metavar="N")] = None,
+    dilation: Annotated[int | None, typer.Option(help="Of a filter; default: 1.", min=1, metavar="N")] = None,
+    groups: Annotated[int | None, typer.Option(help="Of channels; default: 1.", min=1, metavar="N")] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", help="Default: as many as a call would use.", min=1, metavar="N")
     ] = None,
     dtype: Dtype = "float32",
 ) -> None:
     """Show what would run for a shape, what each part costs, and why the rivals lost."""
-    shapes = [_extents(text, operator) for text in shape]
     from vortex import api, operators
 
-    if operators.named(operator).name not in ("gemm", "batch_gemm"):
-        what = f"{operator} has no plans by M,N,K; gemm and batch_gemm are explained here"
-        raise typer.BadParameter(what, param_hint="OPERATOR")
+    name = operators.named(operator).name
+    if name not in EXTENTS:
+        told = f"{name} has no plans by extents; expected one of {', '.join(EXTENTS)}"
+        raise typer.BadParameter(told, param_hint="OPERATOR")
+    calls = [call_arguments(name, read_extents(text, name), groups) for text in shape]
+    lie = {"transpose_a": transpose_a, "transpose_b": transpose_b, "packed": packed}
+    window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    keywords = read_options(name, lie | window)
     with progress_bar(f"compiling {operator} for {hw}") as progress:
-        kernel = api.compile(operator, hw, dtype=dtype, progress=progress)
-    operands: dict[str, Any] = {"packed": packed, "threads": threads}
-    if kernel.manifest.hardware.get("kind") == "gpu":
-        if packed or threads:
-            raise typer.BadParameter("not for GPUs: they pack no operand", param_hint="--packed, --threads")
-        operands = {}
-    for extents in shapes:
-        out.print(
-            str(kernel.explain(*extents, transpose_a=transpose_a, transpose_b=transpose_b, **operands)), markup=False
-        )
+        kernel: Any = api.compile(operator, hw, dtype=dtype, progress=progress)
+    on_gpu = kernel.manifest.hardware.get("kind") == "gpu"
+    if on_gpu and (packed or threads):
+        raise typer.BadParameter("not for GPUs: they pack no operand", param_hint="--packed, --threads")
+    if on_gpu:
+        keywords.pop("packed", None)
+    else:
+        keywords["threads"] = threads
+    for extents in calls:
+        batch = {"batch": extents[0]} if on_gpu and name == "batch_gemm" else {}
+        out.print(str(kernel.explain(*extents[len(batch) :], **keywords, **batch)), markup=False)
 
 
 @app.command()
