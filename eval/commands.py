@@ -10,11 +10,14 @@ from eval import machine
 
 
 class _Help(argparse.HelpFormatter):
-    """Adds the default to what an option says, where there is one and the text does not speak of it."""
+    """Adds the default to what an option says, where there is one and the text does not speak of it; numbers are N."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return "N" if action.type in (int, float, rounds) else super()._get_default_metavar_for_optional(action)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        told = action.default in (None, False, argparse.SUPPRESS) or "default" in text
+        told = any(action.default is none for none in (None, False, argparse.SUPPRESS)) or "default" in text
         if told or not action.option_strings:
             return text
         values = action.default if isinstance(action.default, list) else [action.default]
@@ -35,7 +38,7 @@ def command(document: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=name.strip("`"),
         description=what[0].upper() + what[1:],
-        epilog=rest.replace("%", "%%") or None,
+        epilog=rest or None,
         formatter_class=_Help,
     )
 

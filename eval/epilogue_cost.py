@@ -1,4 +1,4 @@
-"""What a fused epilogue costs: `python -m eval.epilogue_cost --threads 1 2 --out results/epilogue.jsonl`.
+"""`python -m eval.epilogue_cost`: what a fused epilogue costs.
 
 Plain GEMM and the same library with a store stage (same strategies, same predicted costs), and PyTorch eager: the
 product, the bias, the activation. A process each, in turn, those not at work stopped; of each round the fastest call.
@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from eval import machine
+from eval.commands import command, ended
 from eval.link_table import widened
 from eval.operands import make_operands
 from eval.process import worker_environment
@@ -169,17 +170,19 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--cases", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.05)
-    parser.add_argument("--libraries", type=Path, default=Path("results/epilogue"))
+    parser = command(__doc__ or "")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of a call, one run for each number")
+    parser.add_argument("--cases", type=int, default=16, help="products, every suite represented")
+    parser.add_argument("--seed", type=int, default=11, help="of the sample")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every system at a case")
+    parser.add_argument("--seconds", type=float, default=0.05, help="of each turn")
+    parser.add_argument(
+        "--libraries", type=Path, default=Path("results/epilogue"), help="folder: those that lack are compiled into it"
+    )
     parser.add_argument("--prepare", action="store_true", help="only compile the libraries")
-    parser.add_argument("--allow-busy", action="store_true")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker")
+    parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
+    parser.add_argument("--out", type=Path, help="file of result lines, written anew (default: the table alone)")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         work(options.worker, options.threads[0], options.libraries)
@@ -207,4 +210,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended(main)

@@ -6,6 +6,7 @@ other, round after round; of a round the median call, over rounds the median. Ca
 weights as the outermost cache cannot hold, as the layers of a language model do.
 """
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from eval import machine
-from eval.commands import command
+from eval.commands import command, ended
 from eval.process import worker_environment
 from vortex.api import compile as compile_library
 from vortex.operators import Gemm, Weights
@@ -166,14 +167,18 @@ def table(lines: Sequence[dict[str, Any]], systems: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command(__doc__ or "")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of a call, one run for each number")
+    parser.add_argument(
+        "--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="SYSTEM", help="which, float32 always"
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="of A")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every system")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each case in a round")
-    parser.add_argument("--allow-busy", action="store_true", help="do not wait for an idle machine")
-    parser.add_argument("--out", type=Path, default=Path("results/weights.jsonl"))
-    parser.add_argument("--worker", choices=list(SYSTEMS), help="measure this system alone, here")
+    parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/weights.jsonl"), help="file of result lines, written anew"
+    )
+    parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         work(options.worker, options.threads[0], options.seconds, options.rows)
@@ -193,4 +198,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended(main)

@@ -1,4 +1,4 @@
-"""`python -m eval.gpu.bundle LIBRARY.vortex... --out FOLDER`: everything that a machine with a GPU needs, and no more.
+"""`python -m eval.gpu.bundle`: everything that a machine with a GPU needs, and no more.
 
 The light parts of vortex, the scripts, the suites and the libraries; neither TVM nor Pydantic. There: unpack, then
 `python -m eval.gpu.run_on_device --out results.json`.
@@ -6,7 +6,6 @@ The light parts of vortex, the scripts, the suites and the libraries; neither TV
 
 from __future__ import annotations
 
-import argparse
 import ast
 import hashlib
 import shutil
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from eval.commands import command
 from eval.gpu.budget import write_json
 from eval.gpu.run_on_device import FIGURE_16, SUITES
 from vortex.errors import LibraryError, VortexError
@@ -104,9 +104,9 @@ def make(libraries: Sequence[Path], out: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    top = argparse.ArgumentParser(prog="python -m eval.gpu.bundle", description=(__doc__ or "").splitlines()[0])
-    top.add_argument("libraries", nargs="+", type=Path, metavar="LIBRARY.vortex")
-    top.add_argument("--out", type=Path, required=True)
+    top = command(__doc__ or "")
+    top.add_argument("libraries", nargs="+", type=Path, metavar="LIBRARY.vortex", help="of GPUs, and one of this CPU")
+    top.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="which must not exist")
     options = top.parse_args(arguments)
     try:
         size = make(options.libraries, options.out)

@@ -1,4 +1,4 @@
-"""The computed cost model of an A100 against published figures: `python -m eval.gpu.calibration [--fit] [--markdown]`.
+"""`python -m eval.gpu.calibration`: the computed cost model of an A100 against published figures.
 
 Every figure is predicted for kernels like those that were timed: the tiles that cuBLAS or Triton choose from, not ours.
 Some figures fit the constants of `gpu_stages.Calibration`; the others only test them. The data says which.
@@ -6,7 +6,6 @@ Some figures fit the constants of `gpu_stages.Calibration`; the others only test
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.commands import command
 from vortex.candidates import Tile
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_hardware import GpuSpec
@@ -235,7 +235,7 @@ def summary(found: Sequence[Point]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__ or "")
     parser.add_argument("--fit", action="store_true", help="fit the constants again and print them")
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/gpu-model.md")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`python -m eval.gpu.ingest results.json`: a run on a device becomes a recorded measurement and a page of tables.
+"""`python -m eval.gpu.ingest`: a run on a device becomes a recorded measurement and a page of tables.
 
 The measurement goes to `vortex/measurements/<spec>.json`, where compiling for that device replays it; the page to
 `docs/performance/<spec>.md`. A run with wrong kernels is refused: its times are of something else.
@@ -6,13 +6,13 @@ The measurement goes to `vortex/measurements/<spec>.json`, where compiling for t
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.commands import command
 from eval.gpu.budget import Row, median
 from eval.stats import geometric_mean
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
@@ -207,8 +207,8 @@ def ingest(path: Path, root: Path = ROOT) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    top = argparse.ArgumentParser(prog="python -m eval.gpu.ingest", description=(__doc__ or "").splitlines()[0])
-    top.add_argument("results", type=Path)
+    top = command(__doc__ or "")
+    top.add_argument("results", type=Path, metavar="RESULTS.json", help="what `eval.gpu.run_on_device` wrote")
     options = top.parse_args(arguments)
     try:
         for path in ingest(options.results):
