@@ -22,29 +22,37 @@ ROWS_SYMBOL = "vortex_words_rows"
 COLUMNS_SYMBOL = "vortex_words_columns"
 
 
+GATHERED = 4
+"""Vectors of words that are interleaved side by side,"""
+STREAMS = 16
+"""from so many rows of B at a time: what they add to the sums of columns stays in registers meanwhile."""
+
+
 def _flip_sum(total: Any, word: Any, lanes: int) -> Any:
-    """`total` minus 128 times the four signed bytes of every word: -128 are the bits of an unsigned 128."""
-    shape = f"int8x{4 * lanes}"
-    unsigned = T.broadcast(T.int8(-128), 4 * lanes)
-    sums = T.call_llvm_pure_intrin(
+    """`total` plus 128 times the four signed bytes of every word: -128 are the bits of an unsigned 128."""
+    return T.call_llvm_pure_intrin(
         f"int32x{lanes}",
         f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
-        T.broadcast(T.int32(0), lanes),
-        unsigned,
-        T.reinterpret(shape, word),
+        total,
+        T.broadcast(T.int8(-128), 4 * lanes),
+        T.reinterpret(f"int8x{4 * lanes}", word),
     )
-    return total - sums
 
 
 def _rounds(lanes: int) -> int:
     return lanes.bit_length() - 1
 
 
+def _zipped(count: int) -> tuple[list[int], list[int]]:
+    """The lanes of two vectors taken by turns: what makes the first vector of the result, and the second."""
+    first, second = range(count // 2), range(count // 2, count)
+    return [x for i in first for x in (i, count + i)], [x for i in second for x in (i, count + i)]
+
+
 def shuffled(block: tirx.Buffer, row: Any, target: Any, lanes: int) -> None:
     """One step of a transposition: the rows `row` and lanes / 2 further become `target` and the one after it."""
     pair = [block[T.ramp(x * lanes, 1, lanes)] for x in (row, row + lanes // 2)]
-    for half in (0, 1):
-        order = [x for i in range(half * lanes // 2, (half + 1) * lanes // 2) for x in (i, lanes + i)]
+    for half, order in enumerate(_zipped(lanes)):
         T.buffer_store(block, T.Shuffle(pair, order), [T.ramp((target + half) * lanes, 1, lanes)])
 
 
@@ -57,7 +65,10 @@ class _Gather:
 
     def elements(self, address: Any, limit: Any, count: int) -> Any:
         """`count` elements from `address`, those from `limit` on zero."""
-        return masked_load(address, T.ramp(0, 1, count) < T.broadcast(limit, count), count, self.element)
+        # Compared in the size of the elements: the mask is then one instruction.
+        within = T.Cast(f"int{self.bits}", T.min(limit, T.int32(count)))
+        mask = T.ramp(tirx.const(0, f"int{self.bits}"), 1, count) < T.broadcast(within, count)
+        return masked_load(address, mask, count, self.element)
 
     def along(self, address: Any, limit: Any) -> Any:
         """Words of neighbours in memory: `limit` elements of them."""
@@ -84,14 +95,73 @@ class _Gather:
             result = moved if result is None else T.bitwise_or(result, moved)
         return T.reinterpret(f"int32x{self.lanes}", result)
 
+    def neighbours(self, rows: Sequence[Any]) -> list[Any]:
+        """The vectors of words that `per_word` rows of `lanes * per_word` elements make, in the order of columns."""
+        groups, size = [[row] for row in rows], self.bits
+        if self.words.widened:
+            return [self.wide(row) for row in rows]
+        while len(groups) > 1:
+            count = 32 * self.lanes // size
+            element = f"uint{size}x{count}"
+            groups = [
+                [
+                    T.Shuffle([T.reinterpret(element, x), T.reinterpret(element, y)], order)
+                    for x, y in zip(left, right, strict=True)
+                    for order in _zipped(count)
+                ]
+                for left, right in zip(groups[::2], groups[1::2], strict=True)
+            ]
+            size *= 2
+        return [T.reinterpret(f"int32x{self.lanes}", vector) for vector in groups[0]]
+
+
+def column_sums(lines: Sequence[Any], lanes: int) -> Any:
+    """128 times the sums of the signed bytes of every column of words, in a few chains."""
+    chains = [T.broadcast(T.int32(0), lanes)] * GATHERED
+    for i, line in enumerate(lines):
+        chains[i % GATHERED] = _flip_sum(chains[i % GATHERED], line, lanes)
+    return (chains[0] + chains[1]) + (chains[2] + chains[3])
+
 
 def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     """Load stage of a plain B: `symbol(source, target, k, columns, source_stride, width, stride)`, source [k, columns].
 
-    Two or four rows at a time over all panels: B is read as it lies in memory.
+    A few rows at a time over all panels: B is read as it lies in memory.
     """
     gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
-    element = gather.element
+    element, span, pieces = gather.element, lanes * per_word, GATHERED // per_word
+    at_once = STREAMS // per_word
+
+    def gathered(block: tirx.Buffer, S: tirx.Buffer, row: Any, first: Any, left: Any, k: Any, stride: Any) -> list[Any]:
+        """The words of `GATHERED` vectors of columns from `first` on, `left` of which there are."""
+        found: list[Any] = []
+        for piece in range(pieces):
+            slots = [T.ramp((piece * per_word + r) * span, 1, span) for r in range(per_word)]
+            for r, slot in enumerate(slots):
+                limit = T.Select(row + r < k, left - piece * span, T.int32(0))
+                address = T.address_of(S[(row + r) * stride + first + piece * span])
+                T.buffer_store(block, gather.elements(address, limit, span), [slot])
+            found += gather.neighbours([block[slot] for slot in slots])
+        return found
+
+    def put(
+        block: tirx.Buffer, sums: tirx.Buffer, S: tirx.Buffer, D: tirx.Buffer, w: Any, first: Any, left: Any, k: Any,
+        source_stride: Any, width: Any, place: tirx.Buffer,
+    ) -> None:  # fmt: skip
+        """The words of step `w`, GATHERED vectors of columns from `first` on, where they belong in their panels."""
+        found = gathered(block, S, w * per_word, first, left, k, source_stride)
+        for v, vector in enumerate(found):
+            if signed:
+                total = T.ramp(v * lanes, 1, lanes)
+                T.buffer_store(sums, _flip_sum(sums[total], vector, lanes), [total])
+            with T.If(left > v * lanes), T.Then():
+                T.buffer_store(D, vector, [T.ramp(place[v] + (w + 1) * width, 1, lanes)])
+
+    def subtract(sums: tirx.Buffer, D: tirx.Buffer, left: Any, place: tirx.Buffer) -> None:
+        for v in range(GATHERED):
+            line = T.ramp(place[v], 1, lanes)
+            with T.If(left > v * lanes), T.Then():
+                T.buffer_store(D, D[line] - sums[T.ramp(v * lanes, 1, lanes)], [line])
 
     @T.prim_func(s_tir=True)
     def interleave(
@@ -107,23 +177,32 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
         S = T.match_buffer(source, (k * source_stride,), element, align=words.item_bytes)
         D = T.match_buffer(target, (k * stride,), "int32", align=4)
         with T.sblock("root"):
+            block = T.sblock_alloc_buffer((GATHERED * span,), element, scope="local")
+            sums = T.sblock_alloc_buffer((GATHERED * lanes,), "int32", scope="local")
+            within = T.sblock_alloc_buffer((GATHERED,), "int64", scope="local")
+            place = T.sblock_alloc_buffer((GATHERED,), "int64", scope="local")
             for j in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
                 D[T.ramp(T.truncdiv(j * lanes, width) * stride + T.truncmod(j * lanes, width), 1, lanes)] = T.broadcast(
                     T.int32(0), lanes
                 )
-            for w in T.serial(T.truncdiv(k + per_word - 1, per_word)):
-                for j in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
-                    first: T.let[T.int64] = j * lanes
-                    left: T.let[T.int32] = T.Cast("int32", T.min(columns - first, T.int64(lanes)))
-                    begin: T.let[T.int64] = T.truncdiv(first, width) * stride + T.truncmod(first, width)
-                    D[T.ramp(begin + (w + 1) * width, 1, lanes)] = gather.across(
-                        [T.address_of(S[(w * per_word + r) * source_stride + first]) for r in range(per_word)],
-                        [T.Select(w * per_word + r < k, left, T.int32(0)) for r in range(per_word)],
-                    )
+            depth: T.let[T.int64] = T.truncdiv(k + per_word - 1, per_word)
+            for wo in T.serial(T.truncdiv(depth + at_once - 1, at_once)):
+                for jo in T.serial(T.truncdiv(columns + GATHERED * lanes - 1, GATHERED * lanes)):
+                    first: T.let[T.int64] = jo * (GATHERED * lanes)
+                    left: T.let[T.int32] = T.Cast("int32", T.min(columns - first, T.int64(GATHERED * lanes)))
+                    within[0] = T.truncmod(first, width)
+                    place[0] = T.truncdiv(first, width) * stride + within[0]
+                    for v in T.unroll(GATHERED - 1):
+                        within[v + 1] = T.Select(within[v] + lanes < width, within[v] + lanes, T.int64(0))
+                        place[v + 1] = place[v] + lanes + T.Select(within[v + 1] > 0, T.int64(0), stride - width)
                     if signed:
-                        D[T.ramp(begin, 1, lanes)] = _flip_sum(
-                            D[T.ramp(begin, 1, lanes)], D[T.ramp(begin + (w + 1) * width, 1, lanes)], lanes
-                        )
+                        for v in T.unroll(GATHERED):
+                            sums[T.ramp(v * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
+                    for wi in T.serial(T.min(depth - wo * at_once, T.int64(at_once))):
+                        w: T.let[T.int64] = wo * at_once + wi
+                        put(block, sums, S, D, w, first, left, k, source_stride, width, place)
+                    if signed:
+                        subtract(sums, D, left, place)
 
     return s_tir.Schedule(interleave).mod["main"]
 
@@ -169,17 +248,15 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                     for r in T.unroll(rounds):
                         for j in T.unroll(lanes // 2):
                             shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+                    if signed:  # words past the end of k are zeros
+                        D[T.ramp(begin, 1, lanes)] = D[T.ramp(begin, 1, lanes)] - column_sums(
+                            [block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)] for i in range(lanes)], lanes
+                        )
                     for i in T.unroll(lanes):
                         if i < filled:
                             D[T.ramp(begin + (io * lanes + i + 1) * width, 1, lanes)] = block[
                                 T.ramp((rounds * lanes + i) * lanes, 1, lanes)
                             ]
-                            if signed:
-                                D[T.ramp(begin, 1, lanes)] = _flip_sum(
-                                    D[T.ramp(begin, 1, lanes)],
-                                    block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
-                                    lanes,
-                                )
 
     return s_tir.Schedule(turn).mod["main"]
 
