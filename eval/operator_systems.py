@@ -54,7 +54,7 @@ class VortexOperator(OperatorSystem):
 
     def conv2d(self, of: OperatorOperands) -> Prepared:
         e = of.case.extents
-        run = self.kernel("Conv2d", layout="nhwc")
+        run = self.kernel("Conv2d", layout="nhwc", accuracy=self.accuracy)
         window = {"stride": (e["stride_h"], e["stride_w"]), "padding": (e["pad_h"], e["pad_w"])}
         packed = run.pack(of["w"], groups=e["groups"])
         more = {"dilation": e["dilation"], "groups": e["groups"]}
@@ -87,6 +87,14 @@ class VortexOperator(OperatorSystem):
 
     def versions(self) -> dict[str, str]:
         return {name: package_version(name) for name in ("vortex", "apache-tvm", "apache-tvm-ffi")}
+
+
+class VortexStrict(VortexOperator):
+    """Convolutions by the definition alone."""
+
+    name = "vortex_strict"
+    accuracy = "strict"
+    batch_gemm = reduce = bias_gelu = int8 = bfloat16 = None  # type: ignore[assignment]
 
 
 class VortexUnfused(OperatorSystem):
@@ -269,6 +277,7 @@ class OnnxRuntimeOperator(OperatorSystem, OnnxRuntime):
 
 OPERATOR_SYSTEMS: tuple[type[System], ...] = (
     VortexOperator,
+    VortexStrict,
     VortexUnfused,
     NumpyOperator,
     TorchOperator,

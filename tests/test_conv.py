@@ -74,6 +74,10 @@ CASES = [
         (2, 9, 30, 20), (20, 1, 4, 2), {"dilation": 2, "groups": 20, "padding": 1}, id="depthwise, odd filter"
     ),
     pytest.param((2, 9, 2, 600), (600, 1, 3, 3), {"groups": 600, "padding": 1}, id="depthwise, many channels"),
+    pytest.param((2, 9, 31, 20), (20, 2, 3, 3), {"padding": 1, "groups": 10}, id="groups in vectors of 2"),
+    pytest.param((2, 9, 30, 84), (84, 4, 3, 3), {"padding": (0, 2, 5, 1), "stride": 2, "groups": 21}, id="of 4"),
+    pytest.param((1, 9, 9, 104), (104, 8, 3, 3), {"padding": 2, "dilation": 2, "groups": 13}, id="of 8, dilated"),
+    pytest.param((1, 8, 9, 24), (24, 8, 5, 2), {"stride": (3, 1), "groups": 3}, id="of 8, odd filter"),
     pytest.param((0, 9, 9, 4), (5, 4, 3, 3), {}, id="empty batch"),
     pytest.param((2, 9, 9, 4), (0, 4, 3, 3), {}, id="no filters"),
     pytest.param((2, 9, 9, 0), (5, 0, 3, 3), {}, id="no channels"),
@@ -101,7 +105,8 @@ class TestResults:
         groups = data.draw(st.sampled_from([1, 1, 2, 5]))
         depth, share = draw(1, 20), draw(1, 70)
         if data.draw(st.booleans()):
-            depth, share, groups = 1, 1, draw(2, 40)
+            depth = share = data.draw(st.sampled_from([1, 1, 2, 4, 8]))
+            groups = draw(2, 40)
         taps, spread = (draw(1, 5), draw(1, 5)), (draw(1, 3), draw(1, 3))
         pads = tuple(draw(0, 6) for _ in range(4))
         least = [
@@ -327,6 +332,8 @@ def random_shapes(count: int) -> Iterator[tuple[ConvShape, int]]:
         taps, stride = generator.integers(1, 8, 2), generator.integers(1, 4, 2)
         pads, spread = generator.integers(0, 5, 4), generator.integers(1, 3, 2)
         groups = int(generator.choice([1, 1, 1, 4, 32]))
+        if groups > 1 and generator.random() < 0.5:
+            depth = share = int(generator.choice([1, 2, 4, 8]))
         where = window(stride.tolist(), pads.tolist(), spread.tolist(), groups)
         try:
             shape = ConvShape(
@@ -373,7 +380,11 @@ class TestSelection:
         [
             (ConvShape(1, 8, 8, 4, 4, 1, 1), "gemm"),
             (ConvShape(1, 8, 8, 4, 4, 1, 1, window(padding=(0, 1, 0, 0))), "direct"),
-            (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=2)), "direct"),
+            (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=2)), "grouped"),
+            (ConvShape(1, 8, 8, 6, 6, 1, 1, window(groups=2)), "direct"),
+            (ConvShape(1, 8, 8, 64, 64, 3, 3, window(groups=8)), "grouped"),
+            (ConvShape(1, 8, 8, 64, 64, 3, 3, window(groups=4)), "direct"),
+            (ConvShape(1, 8, 8, 4, 8, 1, 1, window(groups=2)), "direct"),
             (ConvShape(1, 8, 8, 4, 4, 1, 1, window(groups=4)), "depthwise"),
             (ConvShape(1, 8, 8, 4, 8, 3, 3, window(groups=4)), "direct"),
             (ConvShape(1, 8, 8, 4, 8, 3, 3), "lines"),
@@ -414,6 +425,7 @@ class TestExplanation:
             ((64, 4, 4, 192), (384, 192, 3, 3), {"stride": 2, "padding": 1}, "images, one pixel of each"),
             ((1, 56, 56, 3), (64, 3, 7, 7), {"stride": 2, "padding": 3}, "direct along lines"),
             ((1, 56, 56, 96), (96, 1, 7, 7), {"padding": 3, "groups": 96}, "depthwise, grid .*96 groups|96 groups"),
+            ((1, 56, 56, 128), (128, 4, 3, 3), {"padding": 1, "groups": 32}, "32 groups(.|\n)*groups in vectors, grid"),
             ((1, 56, 56, 64), (64, 64, 1, 1), {}, "gemm 3136x64x64 .*packed B"),
         ],
     )

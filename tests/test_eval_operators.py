@@ -43,6 +43,7 @@ class TestCases:
         [
             ("vortex_deepbench_conv_107", 107, "conv2d"),
             ("vortex_cnn_conv_584", 584, "conv2d"),
+            ("vortex_network_groups_76", 76, "conv2d"),
             ("dietcode_bmm_nt", 8, "batch_gemm"),
             ("dietcode_bmm_nn", 8, "batch_gemm"),
         ],

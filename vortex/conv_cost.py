@@ -45,7 +45,8 @@ class ConvProblem:
     filters: Value
     groups: Value
     depthwise: Value
-    """1 where every filter has one channel of its own: `depth` and `filters` are then those of all groups."""
+    """Channels of a group where vectors run along the channels of all groups, whose `depth` and `filters` are then; 0
+    elsewhere."""
     input_bytes: Value
     seen: Value
     """Taps that lie inside of the input, the mean over all output pixels; `seen_h` of one filter column."""
@@ -136,7 +137,7 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     direct = ops.where(walks, ops.where(p.lines > 0.5, NEVER, direct), direct)
 
     outputs = units * per_unit * height / p.grid_m * ops.ceil(p.filters / rates.lanes - EPSILON) / p.grid_n
-    each = ops.name("each", outputs * (p.seen * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)
+    each = ops.name("each", outputs * (p.seen * p.depthwise * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)
     moved = (p.input_bytes + 2.0 * FLOAT * p.batch * p.out_h * p.out_w * p.filters) / p.active * source
     depthwise = ops.where(walks, NEVER, waves * (each + exposed(ops, moved, each)) + start)
     alone = p.depthwise > 0.5

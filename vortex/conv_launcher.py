@@ -12,7 +12,7 @@ import numpy as np
 from vortex import operators
 from vortex.conv_explain import ConvExplanation, explain, plans
 from vortex.conv_operands import allocated, refusal
-from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, tallest
+from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, in_vectors, tallest
 from vortex.convolution import Conv2d, ConvShape, Window, window
 from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
@@ -181,8 +181,8 @@ class ConvKernel:
     def _packed(self, w: Any, shape: tuple[int, int, int, int], groups: int, forms: int) -> PackedFilters:
         filters, depth, kernel_h, kernel_w = shape
         panel = self.manifest.panel
-        if groups > 1 and depth == 1 and filters == groups:
-            first = kernel_h * kernel_w * filters
+        if groups > 1 and filters == groups * depth and (depth == 1 or in_vectors(groups, filters, filters)):
+            first = kernel_h * kernel_w * depth * filters
         else:
             first = groups * -(-(filters // groups) // panel) * panel * kernel_h * kernel_w * depth
         width = VECTORS * self.manifest.lanes

@@ -17,13 +17,17 @@ from vortex.selector import F32, Array, Grid, NumpyArithmetic, SlopeTable, grids
 from vortex.winograd_cost import Blocking
 from vortex.winograd_selector import PACKED, TILES, Situation, WinogradSelector, suits
 
-Family = Literal["gemm", "direct", "depthwise", "winograd", "lines"]
-FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise", "winograd", "lines")
+Family = Literal["gemm", "direct", "depthwise", "winograd", "lines", "grouped"]
+FAMILIES: tuple[Family, ...] = ("gemm", "direct", "depthwise", "winograd", "lines", "grouped")
 """In the order of the numbers of runtime/conv_select.c."""
+BY_CHANNEL: tuple[Family, ...] = ("depthwise", "grouped")
+"""Whose vectors run along all channels."""
 DIRECT = 1
 """The form of packed weights that direct families read, as runtime/vortex_runtime.h has it."""
 FEW_CHANNELS = 4
 """With so many channels at most a row of a filter's taps is one run, as runtime/vortex_runtime.h has it."""
+GROUPED = (2, 4, 8)
+"""Channels of a group, and filters, of which several are in one vector, as runtime/vortex_runtime.h has it."""
 WALKS = ("pixels of a row", "images, one pixel of each")
 
 
@@ -47,6 +51,8 @@ class ConvPlan:
             return f"{self.blocking}, grid {self.grid.m}x{self.grid.n}"
         if self.family == "depthwise":
             return f"depthwise, grid {self.grid.m}x{self.grid.n}"
+        if self.family == "grouped":
+            return f"groups in vectors, grid {self.grid.m}x{self.grid.n}"
         if self.family == "gemm":
             return self.family
         read = "direct" if self.family == "direct" else "direct along lines"
@@ -54,14 +60,21 @@ class ConvPlan:
 
 
 def family_of(shape: ConvShape) -> Family:
-    """1x1 with stride 1 on the whole input is a plain GEMM; a channel per group has tiles of its own."""
+    """1x1 with stride 1 on the whole input is a plain GEMM; groups of one or few channels have tiles of their own."""
     where = shape.window
     if shape.depthwise and shape.filters == shape.channels:
         return "depthwise"
+    if in_vectors(where.groups, shape.channels, shape.filters):
+        return "grouped"
     plain = shape.kernel_h == shape.kernel_w == 1 and where.stride == (1, 1) and not any(where.padding)
     if plain and where.groups == 1:
         return "gemm"
     return "lines" if in_lines(shape) and where.dilation[1] == 1 else "direct"
+
+
+def in_vectors(groups: int, channels: int, filters: int) -> bool:
+    """Whether groups have so few channels, and as many filters, that several are in one vector."""
+    return groups > 1 and channels == filters and channels // groups in GROUPED
 
 
 def in_lines(shape: ConvShape) -> bool:
@@ -96,7 +109,7 @@ class ConvSelector:
 
     def tile(self, shape: ConvShape) -> tuple[int, int]:
         """Vectors and most rows of the register tile."""
-        groups = 1 if family_of(shape) == "depthwise" else shape.window.groups
+        groups = 1 if family_of(shape) in BY_CHANNEL else shape.window.groups
         share = shape.filters // groups
         vectors = max(1, min(self.panel // self.lanes, -(-share // self.lanes)))
         return vectors, self.tallest[vectors]
@@ -106,8 +119,8 @@ class ConvSelector:
         top, _, left, _ = where.padding
         vectors, rows = self.tile(shape)
         family = family_of(shape)
-        depthwise, lines = family == "depthwise", family == "lines"
-        groups = 1 if depthwise else where.groups
+        alone, lines = family in BY_CHANNEL, family == "lines"
+        groups = 1 if alone else where.groups
         share, depth = shape.filters // groups, shape.channels // groups
         full, over = divmod(share, vectors * self.lanes)
         seen_h = taps_seen(shape.out_h, shape.kernel_h, where.stride[0], where.dilation[0], top, shape.height)
@@ -129,7 +142,7 @@ class ConvSelector:
             depth=F32(depth),
             filters=F32(share),
             groups=F32(groups),
-            depthwise=F32(depthwise),
+            depthwise=F32(shape.channels // where.groups if alone else 0),
             input_bytes=F32(4.0) * F32(shape.batch) * F32(shape.height) * F32(shape.width) * F32(shape.channels),
             seen=seen,
             seen_h=tall,

@@ -127,8 +127,10 @@ def predict_winograd(ops: MeasuredArithmetic, rates: Rates, s: WinogradStrategie
     taken = ops.name("taken", ops.ceil(panels / p.grid_n - EPSILON))
     share = ops.name("share", taken / panels)
 
-    wide = ops.name("wide", micro_kernel(ops, rates, height, p.vectors, p.channels, 1.0))
-    narrow = ops.name("narrow", micro_kernel(ops, rates, height, p.rest, p.channels, 1.0))
+    entering = ops.name("entering", rates.tile_enter + height * rates.tile_row)
+    wide = ops.name("wide", micro_kernel(ops, rates, height, p.vectors, p.channels, 1.0) + entering)
+    narrow = micro_kernel(ops, rates, height, p.rest, p.channels, 1.0) + entering
+    narrow = ops.name("narrow", ops.where(p.rest > 0.5, narrow, 0.0))
     block = ops.name("block", s.points * stacks * share * (p.full * wide + narrow))
     inward = ops.ceil(p.channels / rates.lanes - EPSILON) * s.input_issues
     outward = share * (p.full * p.vectors + p.rest) * s.output_issues

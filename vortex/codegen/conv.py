@@ -11,6 +11,7 @@ from vortex.candidates import WIDEST_PANEL
 from vortex.codegen.cpu import BATCH, Addition, Task, c_floats
 from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
 from vortex.codegen.cpu_depthwise import (
+    GROUPED_SLIDING,
     PIXELS,
     SLIDING,
     depthwise_kernel,
@@ -61,11 +62,14 @@ def _emit_close(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str
 
 
 def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([depthwise_kernel(count, lanes) for count in pixels], cpu_target(llvm_cpu), path)
+    kernels = [depthwise_kernel(count, lanes, grouped) for count in pixels for grouped in (False, True)]
+    compile_object(kernels, cpu_target(llvm_cpu), path)
 
 
 def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+    kernels = [sliding_kernel(*tile, lanes) for tile in tiles]
+    kernels += [sliding_kernel(*tile, lanes, grouped=True) for tile in GROUPED_SLIDING]
+    compile_object(kernels, cpu_target(llvm_cpu), path)
 
 
 def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -80,6 +84,11 @@ def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
     return [*others, (_emit_close, close(shapes)), *((_emit_conv, batch) for batch in batches)]
 
 
+def entries(named: Sequence[tuple[str, str]]) -> str:
+    """The C initializer of a table of (symbol, place)."""
+    return ", ".join(f"{place} = {symbol}" for symbol, place in named)
+
+
 def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec) -> Addition:
     """Tables of the micro-kernels and the native cost."""
     lanes, tiles = selector.lanes, set(served(shapes))
@@ -88,24 +97,27 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         for v in range(MOST_VECTORS)
     ]
     tile = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 10, "int32_t", "int32_t"]) + ")"
-    depthwise = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 9]) + ")"
+    depthwise = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 11]) + ")"
     walks = np.resize(strategies().walk_batch, lanes)
     first, second = hardware.memories[0], hardware.memories[1]
-    pixels = ", ".join(map(depthwise_symbol, PIXELS))
-    slides = ", ".join(
-        f"[{taps}][{stride}][{count}] = {sliding_symbol(taps, stride, count)}" for taps, stride, count in SLIDING
-    )
+    single = [
+        (depthwise_symbol(count, grouped), f"[{grouped:d}][{count}]") for grouped in (False, True) for count in PIXELS
+    ]
+    slides = [
+        (sliding_symbol(*tile, grouped), f"[{grouped:d}][{tile[0]}][{tile[1]}][{tile[2]}]")
+        for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
+        for tile in tiles
+    ]
     closely = ", ".join(f"[{apart}][{v}][{r}] = {conv_symbol(r, v, apart)}" for r, v, apart in close(shapes))
     table = (
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
         *(f"extern int32_t {conv_symbol(*which)}{tile};" for which in close(shapes)),
         f"const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS] = {{{closely}}};",
-        *(f"extern int32_t {depthwise_symbol(count)}{depthwise};" for count in PIXELS),
-        *(f"extern int32_t {sliding_symbol(*tile)}{depthwise};" for tile in SLIDING),
+        *(f"extern int32_t {symbol}{depthwise};" for symbol, _ in (*single, *slides)),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",
         f"const int64_t vx_conv_tallest[VX_CONV_VECTORS] = {{{', '.join(map(str, tallest(shapes)))}}};",
-        f"const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1] = {{0, {pixels}}};",
-        f"const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{slides}}};",
+        f"const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1] = {{{entries(single)}}};",
+        f"const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{entries(slides)}}};",
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
         f"const int64_t vx_conv_far = {round(second.capacity_bytes / second.shared_by * RESIDENT)};",
         f"const int64_t vx_conv_memory = {round(selector.rates.l3_bytes * KEPT)};",

@@ -14,9 +14,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Pixels of a depthwise filter that come from memory are asked for so many floats of a row of the tile ahead, a line at a time: rows of
- * short pieces are no stream that a prefetcher would follow. Twice as fast, measured. */
-#define FETCHED_FLOATS 96
+/* Floats of a cache line. Pixels of a depthwise filter that come from memory are asked for a tile ahead, line by line: a tile takes its
+ * vectors across the pixels, which is no stream that a prefetcher would follow. Twice as fast, measured. */
 #define LINE_FLOATS 16
 /* A function that does nothing but prefetch is pure to GCC, and calls of it are dropped. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -28,6 +27,8 @@ typedef struct {
   int64_t sets;                        /* panels of all groups */
   int64_t tiles, units, units_per_task, panels_per_task, block;
   int turn_x, turn_y, lines;
+  int by_channel; /* vectors run along the channels of all groups, of `group` channels each */
+  int64_t group;
   int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
   int far; /* operands come from memory */
   int64_t pixel;    /* floats between the pixels of turned inputs */
@@ -186,7 +187,7 @@ static void run_depthwise(const panel *p, int64_t unit) {
   int64_t line = unit % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end, s, s_end;
   const float *image = p->x + unit / c->out_h * c->x_stride[0];
   float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
-  int64_t reach = (c->kernel_w - 1) * c->dilation_w, w_s = c->channels, w_r = c->kernel_w * w_s;
+  int64_t reach = (c->kernel_w - 1) * c->dilation_w, w_s = c->channels, w_c = c->kernel_w * w_s, w_r = p->work->group * w_c;
   int64_t first = smaller(quotient_up(c->pad_left, c->stride_w), c->out_w);
   int64_t room = c->width + c->pad_left - reach, end = larger(room > 0 ? smaller(quotient_up(room, c->stride_w), c->out_w) : 0, first);
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
@@ -197,9 +198,9 @@ static void run_depthwise(const panel *p, int64_t unit) {
     taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
     int64_t down = row + r * c->dilation_h, along = column + s * c->dilation_w;
     if (r < r_end && s < s_end)
-      vx_depthwise_tiles[pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, out + i * c->y_stride[2],
+      vx_depthwise_tiles[p->work->group > 1][pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, out + i * c->y_stride[2],
                                  p->columns, r_end - r, s_end - s, c->dilation_h * c->x_stride[1], c->dilation_w * c->x_stride[2], w_r, w_s,
-                                 c->stride_w * c->x_stride[2], c->y_stride[2]);
+                                 c->stride_w * c->x_stride[2], c->y_stride[2], p->work->group, w_c);
     else
       clear(p, out + i * c->y_stride[2], 0, pixels, c->y_stride[2]);
     finish(p, out + i * c->y_stride[2], pixels, c->y_stride[2]);
@@ -207,7 +208,8 @@ static void run_depthwise(const panel *p, int64_t unit) {
 }
 
 static int slides(const vx_conv *c) {
-  return c->kernel_w < VX_SLIDING && c->stride_w < 3 && c->dilation_w == 1 && vx_sliding_tiles[c->kernel_w][c->stride_w][1];
+  return c->kernel_w < VX_SLIDING && c->stride_w < 3 && c->dilation_w == 1 &&
+         vx_sliding_tiles[c->groups < c->channels][c->kernel_w][c->stride_w][1];
 }
 
 /* Asks for `pixels` that are `stride` floats apart, `floats` of each. */
@@ -216,35 +218,58 @@ static ALWAYS_INLINE void fetch(const float *first, int64_t pixels, int64_t stri
     for (int64_t j = 0; j < floats; j += LINE_FLOATS) __builtin_prefetch(first + i * stride + j);
 }
 
-/* What a tile of row `unit` reads that the row above has not read, and where it writes. */
-static ALWAYS_INLINE void fetch_sliding(const panel *p, int64_t unit, int64_t first, int64_t pixels) {
+/* A row of output pixels of a usual depthwise filter: its place in the output, filter rows [r, r_end) of input rows from `image` on. */
+typedef struct {
+  const float *image;
+  float *out;
+  int64_t r, r_end;
+} sliding_row;
+
+static sliding_row row_of(const panel *p, int64_t unit) {
   const vx_conv *c = p->conv;
-  int64_t image = unit / c->out_h, line = unit % c->out_h, column = first * c->stride_w - c->pad_left, from = larger(column, 0);
-  int64_t span = smaller(column + (pixels - 1) * c->stride_w + c->kernel_w, c->width) - from;
-  int64_t end = line * c->stride_h - c->pad_top + (c->kernel_h - 1) * c->dilation_h + 1;
-  for (int64_t r = larger(end - c->stride_h, 0); r < smaller(end, c->height); r++)
-    fetch(p->x + image * c->x_stride[0] + r * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
-  fetch(p->y + image * c->y_stride[0] + line * c->y_stride[1] + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
+  int64_t image = unit / c->out_h, line = unit - image * c->out_h, row = line * c->stride_h - c->pad_top;
+  sliding_row found = {.out = p->y + image * c->y_stride[0] + line * c->y_stride[1]};
+  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &found.r, &found.r_end);
+  found.image = p->x + image * c->x_stride[0] + (row + found.r * c->dilation_h) * c->x_stride[1];
+  return found;
 }
 
-/* Rows `unit` to `end` of output pixels of a usual depthwise filter: tiles outermost, so that the rows under the filter stay near. */
-static void run_sliding(const panel *p, int64_t unit, int64_t end) {
+/* Pixels of the widest tile that fits at `first`. */
+static ALWAYS_INLINE int64_t sliding_pixels(const vx_conv *c, const vx_depthwise_tile *tiles, int64_t first) {
+  int64_t pixels = c->out_w % 7 ? VX_DEPTHWISE : 7;
+  while (pixels > c->out_w - first || !tiles[pixels]) pixels--;
+  return pixels;
+}
+
+/* `pixels` of a row from `first` on. */
+static ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, const sliding_row *row, int64_t first, int64_t pixels) {
   const vx_conv *c = p->conv;
-  const vx_depthwise_tile *tiles = vx_sliding_tiles[c->kernel_w][c->stride_w];
-  int64_t w_s = c->channels, w_r = c->kernel_w * w_s, widest = c->out_w % 7 ? VX_DEPTHWISE : 7, ahead = 1 + FETCHED_FLOATS / p->columns;
+  int64_t column = first * c->stride_w - c->pad_left, w_s = c->channels, w_c = c->kernel_w * w_s, group = p->work->group, w_r = group * w_c;
+  float *out = row->out + first * c->y_stride[2];
+  tiles[pixels](row->image + column * c->x_stride[2], p->w + row->r * w_r, out, p->columns, row->r_end - row->r, -column, c->width - column,
+                c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2], group, w_c);
+  finish(p, out, pixels, c->y_stride[2]);
+}
+
+/* What a tile reads that the row above has not read, and where it writes. */
+static ALWAYS_INLINE void fetch_sliding(const panel *p, const sliding_row *row, int64_t first, int64_t pixels) {
+  const vx_conv *c = p->conv;
+  int64_t column = first * c->stride_w - c->pad_left, from = larger(column, 0);
+  int64_t span = smaller(column + (pixels - 1) * c->stride_w + c->kernel_w, c->width) - from, rows = row->r_end - row->r;
+  for (int64_t r = larger(rows - c->stride_h, 0); r < rows; r++)
+    fetch(row->image + r * c->dilation_h * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
+  fetch(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
+}
+
+/* A row of output pixels of a usual depthwise filter. */
+static void run_sliding(const panel *p, int64_t unit) {
+  const vx_conv *c = p->conv;
+  const vx_depthwise_tile *tiles = vx_sliding_tiles[p->work->group > 1][c->kernel_w][c->stride_w];
+  sliding_row row = row_of(p, unit);
   for (int64_t i = 0, pixels; i < c->out_w; i += pixels) {
-    for (pixels = widest; pixels > c->out_w - i || !tiles[pixels]; pixels--) {
-    }
-    int64_t column = i * c->stride_w - c->pad_left;
-    for (int64_t u = unit; u < end; u++) {
-      int64_t line = u % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end;
-      taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
-      float *out = p->y + u / c->out_h * c->y_stride[0] + line * c->y_stride[1] + i * c->y_stride[2];
-      if (p->work->far && u + ahead < end) fetch_sliding(p, u + ahead, i, pixels);
-      tiles[pixels](p->x + u / c->out_h * c->x_stride[0] + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2],
-                    p->w + r * w_r, out, p->columns, r_end - r, -column, c->width - column, c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2]);
-      finish(p, out, pixels, c->y_stride[2]);
-    }
+    pixels = sliding_pixels(c, tiles, i);
+    if (p->work->far && i + pixels < c->out_w) fetch_sliding(p, &row, i + pixels, sliding_pixels(c, tiles, i + pixels));
+    slide(p, tiles, &row, i, pixels);
   }
 }
 
@@ -253,9 +278,8 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
   const vx_conv *c = work->conv;
   vx_conv local = *c;
   int64_t image = unit / c->out_h, line = unit % c->out_h, group = first / work->panels;
-  int64_t channel = work->plan->family == VX_DEPTHWISE_FAMILY ? first * work->width : group * work->depth;
-  int64_t channels = smaller(c->channels, work->plan->family == VX_DEPTHWISE_FAMILY ? stop * work->width
-                                                                                  : quotient_up(stop, work->panels) * work->depth) - channel;
+  int64_t channel = work->by_channel ? first * work->width : group * work->depth;
+  int64_t channels = smaller(c->channels, work->by_channel ? stop * work->width : quotient_up(stop, work->panels) * work->depth) - channel;
   float *window = scratch;
   scratch += work->window;
   if (work->turn_x) {
@@ -278,7 +302,7 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     p.columns = smaller(work->width, work->share - filter);
     p.vectors = quotient_up(p.columns, vx_lanes);
     p.last = (int32_t)(p.columns - (p.vectors - 1) * vx_lanes);
-    if (work->plan->family == VX_DEPTHWISE_FAMILY) {
+    if (work->by_channel) {
       p.x = local.x + filter * local.x_stride[3];
       p.w = c->w + filter;
       output = filter;
@@ -303,10 +327,9 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
                            turned + u * local.y_stride[1], c->out_w, p.columns, c->y_stride[3], work->width);
       }
     }
-    if (work->plan->family == VX_DEPTHWISE_FAMILY && slides(c))
-      run_sliding(&p, unit, end);
-    else
-      for (int64_t u = unit; u < end; u++) (work->plan->family == VX_DEPTHWISE_FAMILY ? run_depthwise : work->plan->walk_batch ? run_pixel : run_row)(&p, u);
+    void (*run)(const panel *, int64_t) = work->plan->walk_batch ? run_pixel : run_row;
+    if (work->by_channel) run = slides(c) ? run_sliding : run_depthwise;
+    for (int64_t u = unit; u < end; u++) run(&p, u);
     for (int64_t u = 0; work->turn_y && u < end - unit; u++)
       vortex_transpose(scratch + u * local.y_stride[1],
                        c->y + image * c->y_stride[0] + (line + u) * c->y_stride[1] + output * c->y_stride[3], p.columns, c->out_w,
@@ -341,17 +364,20 @@ static void run_task(void *context, int64_t index) {
   }
 }
 
-/* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache. */
+/* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
+ * groups beside them. */
 static int64_t channels_at_once(const vx_conv *c) {
   int64_t columns = slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
-  int64_t room = vx_conv_near / (c->kernel_h * columns * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
+  int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
+  int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
   return smaller(larger(room, 4 * vx_lanes), quotient_up(c->channels, vx_lanes) * vx_lanes);
 }
 
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
-  int depthwise = plan->family == VX_DEPTHWISE_FAMILY;
+  int depthwise = plan->family == VX_DEPTHWISE_FAMILY || plan->family == VX_GROUPED_FAMILY;
   int64_t groups = depthwise ? 1 : conv->groups;
-  job work = {.conv = conv, .plan = plan, .depth = conv->channels / groups, .share = conv->filters / groups};
+  job work = {.conv = conv, .plan = plan, .depth = conv->channels / groups, .share = conv->filters / groups,
+              .by_channel = depthwise, .group = conv->channels / conv->groups};
   work.width = depthwise ? channels_at_once(conv) : vx_panel;
   work.panels = quotient_up(work.share, work.width);
   work.sets = groups * work.panels;

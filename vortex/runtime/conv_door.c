@@ -241,11 +241,12 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
   int64_t filters = t->shape[0], depth = t->shape[1], kernel_h = t->shape[2], kernel_w = t->shape[3], groups = args[2].v_int64;
   int64_t dense[4] = {depth * kernel_h * kernel_w, kernel_h * kernel_w, kernel_w, 1};
   const int64_t *stride = t->strides ? t->strides : dense;
-  if (groups > 1 && depth == 1 && filters == groups) {
+  if ((groups > 1 && depth == 1 && filters == groups) || vx_in_vectors(groups, groups * depth, filters)) {
     for (int64_t f = 0; f < filters; f++)
       for (int64_t r = 0; r < kernel_h; r++)
-        for (int64_t s = 0; s < kernel_w; s++)
-          target[(r * kernel_w + s) * filters + f] = w[f * stride[0] + r * stride[2] + s * stride[3]];
+        for (int64_t c = 0; c < depth; c++)
+          for (int64_t s = 0; s < kernel_w; s++)
+            target[((r * depth + c) * kernel_w + s) * filters + f] = w[f * stride[0] + c * stride[1] + r * stride[2] + s * stride[3]];
     return answer(result, 0);
   }
   int64_t share = filters / groups, panels = (share + vx_panel - 1) / vx_panel, taps = kernel_h * kernel_w;

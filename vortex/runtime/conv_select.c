@@ -22,6 +22,7 @@ static int is_matrix(const int64_t *stride, int64_t batch, int64_t height, int64
 
 static int64_t family_of(const vx_conv *c) {
   if (c->groups > 1 && c->channels == c->groups && c->filters == c->groups) return VX_DEPTHWISE_FAMILY;
+  if (vx_in_vectors(c->groups, c->channels, c->filters)) return VX_GROUPED_FAMILY;
   if (c->kernel_h == 1 && c->kernel_w == 1 && c->stride_h == 1 && c->stride_w == 1 && c->groups == 1 && c->out_h == c->height &&
       c->out_w == c->width && c->pad_top == 0 && c->pad_left == 0 && is_matrix(c->x_stride, c->batch, c->height, c->width) &&
       is_matrix(c->y_stride, c->batch, c->out_h, c->out_w))
@@ -43,7 +44,7 @@ static int64_t next_grid(int64_t *count, int64_t *columns) {
 vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   vx_conv_plan best = {.family = family_of(c), .grid_m = 1, .grid_n = 1};
   if (best.family == VX_GEMM_FAMILY) return best;
-  int depthwise = best.family == VX_DEPTHWISE_FAMILY, lines = best.family == VX_LINES_FAMILY;
+  int depthwise = best.family == VX_DEPTHWISE_FAMILY || best.family == VX_GROUPED_FAMILY, lines = best.family == VX_LINES_FAMILY;
   int in_rows = depthwise || lines || c->x_stride[3] != 1 || c->y_stride[3] != 1;
   int64_t groups = depthwise ? 1 : c->groups, share = c->filters / groups, depth = c->channels / groups;
   int64_t vectors = quotient_up(share, vx_lanes), most = vx_panel / vx_lanes;
@@ -67,7 +68,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   do {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
-                      (float)groups, (float)depthwise, input_bytes, seen, tall, hops, (float)lines, moved, (float)(c->kernel_h * c->kernel_w), edges,
+                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, seen, tall, hops, (float)lines, moved, (float)(c->kernel_h * c->kernel_w), edges,
                       (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
                       (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
                       (float)(tasks < threads ? tasks : threads));

@@ -81,7 +81,7 @@ typedef struct {
 enum { VX_STORE_NOTHING = 0, VX_STORE_TILES, VX_STORE_ONE_TILE };
 /* How a convolution runs: a plain GEMM, direct, a channel to a filter, by a Winograd strategy, or direct along lines; which pixels a
  * register tile of the direct families holds, `rows` at most; and how L2 cuts pixels and filters into tasks. */
-enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY, VX_WINOGRAD_FAMILY, VX_LINES_FAMILY };
+enum { VX_GEMM_FAMILY = 0, VX_DIRECT_FAMILY, VX_DEPTHWISE_FAMILY, VX_WINOGRAD_FAMILY, VX_LINES_FAMILY, VX_GROUPED_FAMILY };
 typedef struct {
   int64_t family, walk_batch, rows, strategy, grid_m, grid_n;
   float alone, seconds; /* predicted, of the best on one thread and of this one; 0 where another selector chooses */
@@ -94,7 +94,15 @@ static inline int vx_in_lines(int64_t groups, int64_t channels, int64_t kernel_w
   return groups == 1 && channels >= 1 && channels <= VX_FEW_CHANNELS && kernel_w > 1;
 }
 
-/* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels. */
+/* Groups of so few channels, and as many filters, that several are in one vector, each channel spread over the lanes of its group: the
+ * filters lie as those of a depthwise convolution do. Mirrored by conv_selector.in_vectors. */
+static inline int vx_in_vectors(int64_t groups, int64_t channels, int64_t filters) {
+  int64_t depth = groups > 1 ? channels / groups : 0;
+  return channels == filters && (depth == 2 || depth == 4 || depth == 8);
+}
+
+/* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels, [1] for
+ * groups of several channels, of which `group` is the number, the filters of each `w_c` after those of the one before. */
 #define VX_CONV_VECTORS 8
 #define VX_CONV_ROWS 33
 #define VX_DEPTHWISE 8
@@ -102,17 +110,17 @@ typedef int32_t (*vx_conv_tile)(const float *a, const float *b, float *c, int64_
                                 int64_t a_r, int64_t b_s, int64_t b_r, int64_t lda, int64_t ldb, int64_t ldc, int32_t last,
                                 int32_t accumulate);
 typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t taps_r, int64_t taps_s,
-                                     int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy);
+                                     int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy, int64_t group, int64_t w_c);
 extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
 /* The same where pixels of the tile are that many floats apart. */
 #define VX_CLOSE 3
 extern const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS];
 extern const int64_t vx_conv_tallest[VX_CONV_VECTORS];
-extern const vx_depthwise_tile vx_depthwise_tiles[VX_DEPTHWISE + 1];
+extern const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1];
 /* Tiles of usual filters by [width][stride][pixels], 0 where there is none; `taps_s` and `x_s` are then the input columns, of those under
  * the tile, where the input starts and ends, and `x_r`, `w_r`, `w_s` follow. */
 #define VX_SLIDING 8
-extern const vx_depthwise_tile vx_sliding_tiles[VX_SLIDING][3][VX_DEPTHWISE + 1];
+extern const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1];
 /* Bytes of input that should stay in the first, and in the second cache; of operands that are too many for all caches. */
 extern const int64_t vx_conv_near, vx_conv_far, vx_conv_memory;
 extern const float vx_conv_columns[];
@@ -269,7 +277,7 @@ vx_conv_plan vx_select_conv(const vx_conv *conv, int64_t threads);
 vx_conv_plan vx_choose_conv(const vx_conv *conv, int64_t forms, int64_t unpacked, int64_t threads);
 
 /* conv.c: 0, or 1 when memory is out. `w` of the convolution: panels of vx_panel filters, each [columns][rows][channels] of the filter; of
- * one in lines, and of a depthwise one, [rows][columns][channels]. */
+ * one in lines, and of a depthwise one, [rows][columns][channels]; of groups in vectors [rows][channels of a group][columns][filters]. */
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan);
 
 /* regions.c: whether a library has the micro-kernels for cuts anywhere; the call of one region alone; and all regions side by side, of
