@@ -188,6 +188,21 @@ def check_peak(before: float, after: float) -> None:
         )
 
 
+def disturbance(before: float, threads: int, meter: LoadMeter) -> str | None:
+    """What disturbed the machine since the peak was `before` and the meter was made, in words; None: nothing."""
+    try:
+        check_peak(before, peak(threads))
+    except BusyError as error:
+        return str(error)
+    return foreign_load(meter)
+
+
+def foreign_load(meter: LoadMeter) -> str | None:
+    """Whether other processes used more of the cores than is tolerated since the meter was made, in words."""
+    share = meter.foreign_share()
+    return f"other processes used {share:.0%} of the cores" if share > LOAD_TOLERANCE else None
+
+
 def device() -> str:
     """CPU model and core count, as the result lines name the device."""
     model = platform.processor() or platform.machine()

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = asked.out or Path("results/paper-smoke" if asked.smoke else "results/paper")
     folder.mkdir(parents=True, exist_ok=True)
     library = str(Path(asked.library).resolve()) if asked.library else None
-    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library)
+    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library, folder)
     results = [result(name) for name in RESULTS if name in asked.results or "all" in asked.results]
     if asked.fresh:
         for found in results:

@@ -17,6 +17,7 @@ from eval.oracle import Trial
 from eval.reproduce import (
     analyzers,
     backends,
+    methods,
     overheads,
     pages,
     regions,
@@ -30,6 +31,7 @@ from eval.reproduce import (
 )
 from eval.reproduce.result import Options, Page, Result
 from eval.suites import Case
+from eval.systems import AbsentError
 from vortex.analyzer import losses
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.selector import Grid, LaunchPlan, Shape
@@ -337,8 +339,7 @@ class TestSampled:
         assert "| 80x2304x768 | mkl | 0.50 |" in page.losses[1]
 
     def test_table_6_tells_where_the_rival_is_faster(self):
-        pytest.importorskip("sklearn")
-        tuning = {"samples": 1, "space": 1, "trials": 1, "seconds": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
+        tuning = {"samples": 1, "space": 1, "trials": 1, "searched": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
         tuning |= {"occupancy_slope": 1.0}
         row = {"m": 130, "range": "[128, 256)", "speedup": 0.9, "useful": 1.0, "valid": True, "kernel": "the kernel"}
         row |= {
@@ -346,12 +347,34 @@ class TestSampled:
             "dietcode_twice": 1.0,
             "partitioned": 1.0,
             "vortex": 1.1,
+            "best_plan": 1.0,
+            "best_grid": 1.0,
             "spread": 0.0,
             "tuning": tuning,
         }
         page = sampled.table6([measured(1, "a", [row])])
         assert "[128, 256) (sampled) | 1 | 0.90x" in page.blocks[1]
         assert "| 130x768x2304 | 0.90 | [128, 256) | the kernel |" in page.losses[1]
+
+
+class TestMethods:
+    def test_where_a_rival_is_quicker_is_a_loss(self):
+        def row(m: int, rival: float):
+            kernels = {"rival": "its kernel", "other": ""}
+            about = {"m": m, "n": 2, "k": 3, "kernels": kernels}
+            return about | {"seconds": {"vortex": 1.0, "rival": rival, "other": 2.0}}
+
+        lines = [measured(1, str(at), [row(at, rival)]) for at, rival in enumerate((0.5, 1.5, 0.25))]
+        page = methods.page(lambda rows: [f"{len(rows)} rows"], ("rival", "other"))(lines)
+        assert page.blocks == ["### 1 thread", "3 rows"]
+        assert "quicker 2 of 6 times" in page.losses[0]
+        told = page.losses[1]
+        assert told.index("| 2x2x3 | rival | 0.25 | its kernel |") < told.index("| 0x2x3 | rival | 0.50 |")
+
+    def test_without_scikit_learn_it_says_so(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(methods, "find_spec", lambda name: None)
+        with pytest.raises(AbsentError, match="scikit-learn"):
+            methods.opened(OPTIONS)
 
 
 class TestStatic:

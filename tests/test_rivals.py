@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +15,11 @@ pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's o
 
 from eval.operands import check, make_operands
 from eval.rivals import ablation, dense, hidet, mikpoly_study, ranges, table6
+from eval.rivals import searched as searching
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
 from eval.rivals.dispatch import compiled as compiled_tree
 from eval.rivals.dispatch import train
+from eval.rivals.kept import Kept
 from eval.rivals.meter import Meter, Runner, race
 from eval.rivals.mikpoly import (
     LENGTHS,
@@ -30,8 +35,8 @@ from eval.rivals.mikpoly import (
     task_of,
     tune,
 )
-from eval.rivals.setting import Setting, gain, verdict
-from eval.rivals.space import MicroKernel, Program, Space, chains_of, features, space_of
+from eval.rivals.setting import Bench, Setting, gain, verdict
+from eval.rivals.space import MicroKernel, Program, Space, chains_of, features, read_kernel, space_of, written
 from eval.suites import Case
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.launcher import GemmKernel
@@ -171,39 +176,99 @@ class TestTable6:
         assert len(table6.samples(shapes)) == 32
 
     def test_the_table_says_what_was_measured(self) -> None:
-        tuning = {"samples": 2, "space": 9, "trials": 7, "seconds": 1.0, "kernels": 1, "occupancy_slope": 1.0}
+        tuning = {"samples": 2, "space": 9, "trials": 7, "searched": 1.0, "kernels": 1, "occupancy_slope": 1.0}
         tuning["vortex_offline_seconds"] = 20.0
         base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0, "partitioned": 1.5}
+        base |= {"best_plan": 0.95, "best_grid": 0.8}
         rows = [
             base | {"m": 5, "range": "[0, 128)", "speedup": 2.0, "dietcode": 2.0, "dietcode_twice": 2.0},
             base | {"m": 133, "range": "[128, 256)", "speedup": 1.1, "dietcode": 1.1, "dietcode_twice": 1.0},
         ]
-        table, budget = table6.tables(rows)
-        assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 1.50x | 50% | 1 of 1 |" in table
+        table, _, budget = table6.tables(rows)
+        assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 1.50x | 0.95 | 0.80 | 50% | 1 of 1 |" in table
         assert "+10.00%: **the budget was too small**" in budget
 
     def test_budgets(self) -> None:
         assert gain([2.0, 2.0], [1.0, 1.0]) == pytest.approx(1.0)
         assert verdict(0.005).endswith("enough")
-        assert Setting(sample=2).thinned([case(m) for m in range(1, 9)]) == [case(3), case(7)]
 
 
 class TestDense:
     def test_cases_and_buckets(self) -> None:
         shapes = dense.cases()
-        assert [shape.m for shape in shapes][-1] == 2048
-        assert sum(dense.sampled(shape) for shape in shapes) == 8
+        assert len({(shape.n, shape.k) for shape in shapes}) == 4
+        assert max(shape.m for shape in shapes) == 2048
+        assert sum(dense.sampled(shape) for shape in shapes) == 8 * 4
         assert [dense.bucket(m) for m in (1, 16, 17, 80, 2048)] == [1, 16, 32, 128, 2048]
 
     def test_the_table_says_who_wins(self) -> None:
-        used = {name: [1, 64, 2.0] for name in dense.RIVALS}
+        used = {name: ["a", 64, 2.0] for name in dense.RIVALS}
         seconds = {"vortex": 1.0, "static": 0.9, "nimble": 2.0, "buckets": 1.5, "dietcode": 1.0, "nimble_twice": 1.0}
-        row = {"m": 80, "sampled": True, "seconds": seconds, "used": used, "spread": 0.01}
-        table, budgets, _ = dense.tables([row])
-        assert "| nimble | 1 sampled | 2.00x | 2.00x | 50.0% | 23.9 % |" in table
-        assert "| static | 1 sampled | 0.90x | 0.90x | -11.1% | 30.5 % |" in table
+        row = {"m": 80, "n": 2304, "k": 768, "sampled": True, "seconds": seconds, "used": used, "spread": 0.01}
+        table, layers, budgets, _ = dense.tables([row, row | {"used": used | {"static": ["b", 16, 1.0]}}])
+        assert "| nimble | 2 sampled | 2.00x | 2.00x | 50.0% | 23.9 % |" in table
+        assert "| static | 2 sampled | 0.90x | 0.90x | -11.1% | 30.5 % |" in table
+        assert "| m x 2304 x 768 | 2 | 0.90x | 2.00x | 1.50x | 1.00x |" in layers
         assert "nimble: 1 search(es), 64 trials, 2 s; twice the budget gains +100.00%" in budgets
+        assert "static: 2 search(es), 80 trials, 3 s" in budgets
         assert "dietcode: 1 search(es), 64 trials, 2 s; twice the budget gains +0.00%: enough" in budgets
+
+
+class TestKept:
+    def test_what_was_made_is_not_made_again(self, tmp_path: Path) -> None:
+        made: list[int] = []
+
+        def make() -> list[int]:
+            made.append(1)
+            return [len(made)]
+
+        first = Kept(tmp_path / "kept.jsonl")
+        assert (first.recall("a", make), first.recall("a", make), first.recall("b", make)) == ([1], [1], [2])
+        with (tmp_path / "kept.jsonl").open("a") as file:
+            file.write('{"key": "c", "val')
+        again = Kept(tmp_path / "kept.jsonl")
+        assert (again.recall("b", make), again.recall("c", make)) == ([2], [3])
+        assert Kept(tmp_path / "kept.jsonl").recall("c", make) == [3]
+
+    def test_micro_kernels_are_read_as_written(self) -> None:
+        for kernel in SPACE.kernels[:50]:
+            assert read_kernel(json.loads(json.dumps(written(kernel)))) == kernel
+
+
+class FakeBench(Bench):
+    """Made-up seconds in place of libraries."""
+
+    def __init__(self, seconds: Callable[[Program], float]) -> None:
+        super().__init__(Setting(threads=CORES), None)  # type: ignore[arg-type]
+        object.__setattr__(self, "formula", seconds)
+
+    def space(self, case: Case) -> Space:
+        return SPACE
+
+    def meter(self, trials: int) -> Meter:
+        return FakeMeter(trials, self.formula)  # type: ignore[attr-defined]
+
+    def recall(self, name: str, make: Callable[[], Any]) -> Any:
+        return self.kept.recall(name, make)
+
+
+class TestSearched:
+    @pytest.mark.parametrize(("gains", "trials"), [([0.0], 64), ([0.5, 0.0], 128), ([0.5, 0.5, 0.5], 256)])
+    def test_the_budget_is_doubled_while_that_gains(
+        self, gains: list[float], trials: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left = list(gains)
+        monkeypatch.setattr(searching, "confirmed", lambda *asked: left.pop(0))
+        bench, given = FakeBench(made_up_seconds), [case(m) for m in (129, 253)]
+        found = searching.searched(bench, given, 64)
+        assert (found.trials, found.space, len(found.shapes)) == (trials, len(SPACE.kernels), 2)
+        again = searching.searched(bench, given, 64)  # kept: no gain is left to be asked for
+        assert [again.once.choose(*s) for s in found.shapes] == [found.once.choose(*s) for s in found.shapes]
+        assert again.told() == found.told()
+
+    def test_equal_votes_gain_nothing(self) -> None:
+        votes = [SPACE.kernels[0]] * 3
+        assert searching.confirmed(FakeBench(made_up_seconds), [case(m) for m in (1, 2, 3)], votes, votes) == 0.0
 
 
 def tuned(kernel: MicroKernel, rate: float) -> Tuned:
@@ -251,7 +316,7 @@ class TestMikPoly:
     def test_the_table(self) -> None:
         names = ("vortex", "twice", *mikpoly_study.JUDGES, "oracle", "one micro-kernel")
         names += tuple(f"{name}={value}" for name, values in mikpoly_study.VARIED.items() for value in values)
-        used = {"space": 9, "trials": 7, "modelled": 4, "timings": 27, "seconds": 1.0}
+        used = {"space": 9, "trials": 7, "modelled": 4, "timings": 27, "searched": 1.0}
         row = {"seconds": dict.fromkeys(names, 1.0) | {"wave": 2.0}, "used": used, "regions": ["a", "b"], "spread": 0.1}
         variants, _, told = mikpoly_study.tables([row])
         assert "| wave | 0.50 | 0.81 | 2.00x | 2.00x |" in variants
@@ -267,7 +332,8 @@ class TestHidet:
         assert 20 < len(once) <= 180
 
     def test_the_table(self) -> None:
-        row = {"suite": "consecutive", "m": 2039, "flops": 2e9, "vortex": 0.01, "hidet": 0.02, "twice": 0.02}
+        row = {"suite": "consecutive", "m": 2039, "flops": 2e9}
+        row |= {"seconds": {"vortex": 0.01, "hidet": 0.02, "twice": 0.02}}
         row |= {"members": [1.0, 0.8, 0.4, 0.95], "space": 4, "tuning": 1.5, "spread": 0.0}
         shapes, members, sizes, _ = hidet.tables([row])
         assert "| consecutive | 1 | 2.00x | 2.00x | 1.50 s |" in shapes
@@ -299,16 +365,17 @@ class TestAblation:
 class TestRanges:
     def test_samples_are_even_and_end_with_the_range(self) -> None:
         assert [sample.m for sample in ranges.samples(128)] == [16, 32, 48, 64, 80, 96, 112, 128]
+        assert {ranges.end_of(each) for each in ranges.cases()} == set(ranges.ENDS)
 
     def test_the_table(self) -> None:
         rows = [
-            {"end": end, "vortex": 1.0, "dietcode": 1.5, "dietcode_twice": 1.5, "valid": 200, "spread": 0.0}
-            | {"trials": 64, "seconds": 3.0}
-            for end in ranges.ENDS
+            {"end": end, "seconds": {"vortex": 1.0, "dietcode": 1.5}, "valid": 200, "spread": 0.0}
+            | {"trials": 64, "searched": 3.0}
+            for end in ranges.ENDS[:3]
         ]
         table, budgets, _ = ranges.tables(rows)
-        assert "| [1, 128] | 200 | 254 | 1.50x | 1.50x | 1.50x | 1.68x |" in table
-        assert budgets.count("enough") == len(ranges.ENDS)
+        assert "| [1, 128] | 1 | 200 | 254 | 1.50x | 1.50x | 1.50x | 1.68x |" in table
+        assert budgets.count("enough") == 3
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +387,14 @@ def runner(gemm: GemmKernel) -> Runner:
 def outer_products(runner: Runner, trans_b: bool) -> list[Strategy]:
     strategies: list[Strategy] = [s for s in runner.kernels.strategies if not (s.stage.dot or s.stage.swap)]
     return [s for s in strategies if s.stage.pack_b or not trans_b]
+
+
+class SmallSpace(Space):
+    """Given micro-kernels alone."""
+
+    def __init__(self, kernels: tuple[MicroKernel, ...]) -> None:
+        super().__init__(tuple(kernel.chain for kernel in kernels), 0.0, float("inf"), rungs=(1, 2))
+        self.__dict__["kernels"] = kernels
 
 
 class TestRunner:
@@ -353,6 +428,32 @@ class TestRunner:
         raced = race({"ours": runner.ours(shape), "rival": runner.program(program, shape)}, 2, 1e-3)
         assert all(0.0 < found.seconds < 1.0 for found in raced.values())
         assert runner.selection(shape) < 1e-3
+
+    def test_own_plans_compute_the_product_on_any_grid(self, runner: Runner) -> None:
+        shape = case(37, 101, 65)
+        considered, every = runner.plans(shape), runner.plans(shape, any_grid=True)
+        assert len(every) > len(considered) > 1
+        for call in [*every.values()][:: len(every) // 40]:
+            runner.verify(call, shape, 37, 101)
+
+    @pytest.mark.parametrize("method", [table6, dense, ranges, hidet, ablation])
+    def test_a_method_measures_a_shape(
+        self, method: Any, gemm: GemmKernel, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench(Setting(CORES, trials=16, rounds=1, seconds=1e-3, allow_busy=True), runner)
+        found = tuple(MicroKernel(each, each.l0.m, 2 * each.l0.n) for each in outer_products(runner, False))
+        monkeypatch.setattr(Bench, "space", lambda self, case: SmallSpace(found))
+        for module in (hidet, ablation):
+            monkeypatch.setattr(module, "schedules", lambda gemm, space, tiles: list(found[: tiles // 2]))
+        monkeypatch.setattr(dense, "SAMPLED", (1, 2))
+        monkeypatch.setattr(table6, "samples", lambda shapes: shapes[:2])
+        monkeypatch.setattr(ranges, "samples", lambda end: [ranges.case_of(8, end)])
+        experiment = method.opened(bench) if hasattr(method, "opened") else method.Experiment(bench)
+        shape = min(method.cases(), key=lambda each: each.flops)
+        (row,) = experiment.measure(shape)
+        assert row["id"] == shape.id
+        assert row["spread"] >= 0.0
+        assert all(isinstance(block, str) for block in method.tables([row]))
 
     def test_a_wrong_result_is_noticed(self, runner: Runner) -> None:
         shape = case(20, 64, 64)

@@ -44,15 +44,10 @@ def undisturbed(action: Callable[[], list[Line]], options: Options) -> list[Line
     for number in range(ATTEMPTS):
         meter, before = machine.LoadMeter(), machine.peak(options.threads)
         rows = action()
-        try:
-            machine.check_peak(before, machine.peak(options.threads))
-            if (share := meter.foreign_share()) > machine.LOAD_TOLERANCE:
-                raise machine.BusyError(f"other processes used {share:.0%} of the cores")
-            return [row | {"busy": None} for row in rows]
-        except machine.BusyError as error:
-            if options.allow_busy:
-                return [row | {"busy": str(error)} for row in rows]
-            if number + 1 == ATTEMPTS:
-                raise
-            time.sleep(PAUSE_SECONDS)
+        busy = machine.disturbance(before, options.threads, meter)
+        if busy is None or options.allow_busy:
+            return [row | {"busy": busy} for row in rows]
+        if number + 1 == ATTEMPTS:
+            raise machine.BusyError(busy)
+        time.sleep(PAUSE_SECONDS)
     raise AssertionError("unreachable")

@@ -15,6 +15,11 @@ RESULTS = {
     "fig15": "eval.reproduce.selection:FIG15",
     "fig16": "eval.reproduce.backends:FIG16",
     "polymerize": "eval.reproduce.regions:POLYMERIZE",
+    "dense": "eval.reproduce.methods:DENSE",
+    "ranges": "eval.reproduce.methods:RANGES",
+    "mikpoly": "eval.reproduce.methods:MIKPOLY",
+    "hidet": "eval.reproduce.methods:HIDET",
+    "ablation": "eval.reproduce.methods:ABLATION",
     "static": "eval.reproduce.static:STATIC",
     "offline": "eval.reproduce.overheads:OFFLINE",
 }

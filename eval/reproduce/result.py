@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from matplotlib.figure import Figure
@@ -28,6 +29,8 @@ class Options:
     allow_busy: bool = False
     library: str | None = None
     """A saved library of the plain product instead of vortex.compile()."""
+    folder: Path | None = None
+    """Of the results: what takes long before the first case is kept there. None: it is made in every run."""
 
 
 Measure = Callable[[Any], list[Line]]

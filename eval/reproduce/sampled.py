@@ -1,6 +1,5 @@
 """Table 6 and Figure 3: the sample-driven method of DietCode, on this project's kernels, outside its samples."""
 
-import importlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,13 +10,15 @@ from eval.alternate import blank
 from eval.compare import markdown
 from eval.records import Line
 from eval.reproduce.calls import undisturbed
+from eval.reproduce.methods import measuring, opened
 from eval.reproduce.result import Measure, Options, Page, Result
 from eval.reproduce.vendors import SAID_ONCE, open_systems
+from eval.rivals import table6 as rival
+from eval.rivals.dietcode import program_of
+from eval.rivals.searched import searched
 from eval.stats import geometric_mean
-from eval.suites import Case, load_suite, relayout
-from eval.systems import AbsentError
+from eval.suites import Case, load_suite
 
-TRIALS, SMOKE_TRIALS = 1024, 64
 SYSTEMS = ("vortex", "mkl", "onednn", "openblas")
 BATCH = 16
 SAMPLED = (5, 24, 43, 62, 81, 100, 119)
@@ -26,38 +27,20 @@ OUTSIDE = (1, 2, 3, 128, 144, 160, 192, 224, 256, 320)
 """Sequence lengths: DietCode's default samples, those half-way between, and shorter and longer ones."""
 
 
-def rivals(module: str) -> Any:
-    """A module of `eval.rivals`; AbsentError without what it needs."""
-    try:
-        return importlib.import_module(f"eval.rivals.{module}")
-    except ImportError as error:
-        raise AbsentError(f"{error.name} is not installed") from error
-
-
-def opened(options: Options) -> Any:
-    """The libraries that the rival methods run on."""
-    setting = rivals("setting")
-    trials = SMOKE_TRIALS if options.smoke else TRIALS
-    more: dict[str, Any] = {"rounds": 2, "seconds": 0.01} if options.smoke else {}
-    asked = setting.Setting(threads=options.threads, trials=trials, seed=options.seed, library=options.library, **more)
-    return setting.opened(asked)
-
-
 def shapes6(options: Options) -> Sequence[Case]:
     """The 96 shapes (M, 768, 2304); B in rows, which the micro-kernels of all methods can read in place."""
-    return relayout(load_suite("vortex_table6_96"), "nn")
+    return rival.cases()
 
 
 def open_table6(options: Options, stack: ExitStack) -> Measure:
-    experiment = rivals("table6").opened(opened(options), shapes6(options))
-    return lambda case: undisturbed(lambda: [experiment.measure(case)], options)
+    return measuring(rival.opened(opened(options)), options)
 
 
 def table6(lines: Sequence[Line]) -> Page:
-    blocks, losses, found = [], [], rivals("table6")
+    blocks, losses = [], []
     for threads in sorted({line["threads"] for line in lines}):
         rows = [row for line in lines if line["threads"] == threads for row in line["rows"]]
-        blocks += [f"### {threads} thread{'s' * (threads > 1)}", *found.tables(rows)]
+        blocks += [f"### {threads} thread{'s' * (threads > 1)}", *rival.tables(rows)]
         slow = sorted((row for row in rows if row["speedup"] < 1), key=lambda row: row["speedup"])
         if slow:
             losses.append(f"At {threads} thread(s) {len(slow)} of {len(rows)} shapes are slower; the worst:")
@@ -69,7 +52,7 @@ def table6(lines: Sequence[Line]) -> Page:
         for threads in sorted({line["threads"] for line in lines}):
             rows = [row for line in lines if line["threads"] == threads for row in line["rows"]]
             axes.scatter([r["m"] for r in rows], [r["speedup"] for r in rows], s=10, label=f"{threads} thread(s)")
-        axes.axvspan(*found.SAMPLED, alpha=0.15, color="gray", label="sampled")
+        axes.axvspan(*rival.SAMPLED, alpha=0.15, color="gray", label="sampled")
         finish(axes, "M", "speedup over the DietCode method")
 
     return Page(blocks, losses, draw)
@@ -84,15 +67,13 @@ def lengths(options: Options) -> list[Case]:
 
 def open_lengths(options: Options, stack: ExitStack) -> Measure:
     """DietCode is tuned on its own default samples; vendors are measured by the bench's method beside it."""
-    bench, dietcode = opened(options), rivals("dietcode")
+    bench = opened(options)
     samples = [case for case in lengths(options) if case.m // BATCH in SAMPLED]
-    search = dietcode.Search(bench.space(samples[0]), samples, bench.meter(bench.setting.trials), options.threads, 0)
-    search.run()
-    tree = search.dispatcher()
+    tree = searched(bench, samples, bench.setting.trials).once
     vendors, run = open_systems(options, stack, SYSTEMS)
 
     def one(case: Case) -> list[Line]:
-        program = dietcode.program_of(tree.choose(case.m, case.n, case.k), case)
+        program = program_of(tree.choose(case.m, case.n, case.k), case)
         bench.runner.verify_program(program, case)
         calls = {"dietcode": bench.runner.program(program, case)}
 
@@ -179,7 +160,7 @@ def finish(axes: Any, x: str, y: str) -> None:
 
 DIFFERS = (
     "the method of DietCode on this project's kernels, so that what differs is the method: its search runs over the "
-    f"link table, {TRIALS:,} programs, and compiles nothing. Its padding is found in place, its dispatch is not timed"
+    "link table and compiles nothing. Its padding is found in place, its dispatch is not timed"
 )
 TABLE6 = Result(
     "table6",

@@ -10,9 +10,9 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from sklearn.ensemble import GradientBoostingRegressor
 
 from eval.rivals.dispatch import Tree, train
 from eval.rivals.meter import Meter
@@ -31,7 +31,7 @@ class Learned:
     """f_MK as a regression on features of the micro-kernel, and the slope of f_OCC."""
 
     slope: float = 1.0
-    model: GradientBoostingRegressor | None = None
+    model: Any = None
 
     def occupancy(self, share: float) -> float:
         return self.slope * share + 1.0 - self.slope
@@ -42,6 +42,8 @@ class Learned:
 
     def fit(self, measured: dict[Program, float], cores: int) -> None:
         """Throughputs of micro-kernels, with the penalties of each program taken out; then the penalty again."""
+        from sklearn.ensemble import GradientBoostingRegressor  # pages and lists of cases do without
+
         self.slope = fitted_slope(measured, cores)
         programs = list(measured)
         rates = [p.flops / measured[p] / self.adaptation(p, cores) for p in programs]
@@ -92,9 +94,13 @@ class Search:
         self.draw = random.Random(self.seed)
         self.population = [self.draw.choice(self.space.kernels) for _ in range(POPULATION)]
 
+    @property
+    def _unseen(self) -> int:
+        return len(self.space.kernels) * len(self.samples) - len(self.meter.seen)
+
     def run(self) -> None:
-        """Measures until the budget is spent: the first batch at random, then what the learned cost hopes most of."""
-        while self.meter.left > 0:
+        """Measures until budget or space is spent: the first batch at random, then what the cost hopes most of."""
+        while self.meter.left > 0 and self._unseen > 0:
             if self.meter.seen:
                 self.learned.fit(self.meter.seen, self.cores)
                 self._evolve()
@@ -135,7 +141,7 @@ class Search:
 
     def _batch(self) -> list[tuple[Program, Case]]:
         """Programs not measured yet, each shape's favourites in turn; some at random."""
-        count = min(BATCH, self.meter.left)
+        count = min(BATCH, self.meter.left, self._unseen)
         chosen: dict[Program, Case] = {}
         if self.learned.model is not None:
             orders = np.argsort(-self._scores(self.population), axis=1)
@@ -149,7 +155,9 @@ class Search:
                     chosen.setdefault(program, case)
         while len(chosen) < count:
             case = self.draw.choice(self.samples)
-            chosen.setdefault(program_of(self.draw.choice(self.space.kernels), case), case)
+            program = program_of(self.draw.choice(self.space.kernels), case)
+            if program not in self.meter.seen:
+                chosen.setdefault(program, case)
         return list(chosen.items())
 
     def vote(self, case: Case) -> MicroKernel:

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from sklearn.tree import DecisionTreeClassifier
 
 from eval.rivals.space import MicroKernel
 
@@ -24,7 +24,8 @@ class Tree:
     kernels: tuple[MicroKernel, ...]
     source: str
     """The same tree as a C function `dispatch(m, n, k)`."""
-    model: DecisionTreeClassifier
+    model: Any
+    """A `DecisionTreeClassifier` of scikit-learn."""
 
     def choose(self, m: int, n: int, k: int) -> MicroKernel:
         return self.choose_all([(m, n, k)])[0]
@@ -35,13 +36,15 @@ class Tree:
 
 def train(shapes: Sequence[Shape], votes: Sequence[MicroKernel]) -> Tree:
     """A tree that gives each sampled shape the micro-kernel it voted for, and any other one that of a neighbour."""
+    from sklearn.tree import DecisionTreeClassifier  # pages and lists of cases do without
+
     kernels = tuple(dict.fromkeys(votes))
     labels = [kernels.index(vote) for vote in votes]
     model = DecisionTreeClassifier(random_state=0).fit(np.array(shapes, float), labels)
     return Tree(kernels, exported(model), model)
 
 
-def exported(model: DecisionTreeClassifier) -> str:
+def exported(model: Any) -> str:
     """The tree as nested conditions in C."""
     tree, classes = model.tree_, model.classes_
 

@@ -8,6 +8,7 @@ the space is worth shows in how its members perform, and that no size is special
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -35,7 +36,7 @@ SIDES = (64, 128, 192, 256, 384)
 CONSECUTIVE = tuple(range(2032, 2049))
 PRIME = 2039
 MOST_FLOPS, MOST_CASES = 2e9, 32
-PUBLISHED = "180 schedules of a matrix product (its section on tuning cost); AutoTVM 10^8, Ansor 10^5"
+RIVALS = ("hidet",)
 
 
 def rate(gemm: Any, tile: Tile) -> float:
@@ -71,13 +72,17 @@ def cases() -> list[Case]:
     return squares + transformer[::step]
 
 
-def run(bench: Bench) -> list[Row]:
-    """One row a shape: the best of the space and of twice the space, and how the members perform."""
-    runner, rows = bench.runner, []
-    for case in bench.setting.thinned(cases()):
-        space, times = bench.space(case), {}
-        meter = bench.meter(1 << 30)
-        sets = [schedules(runner.vortex, space, tiles)[: bench.setting.trials] for tiles in (TILES, 2 * TILES)]
+@dataclass(frozen=True)
+class Experiment:
+    """The whole space on one shape."""
+
+    bench: Bench
+
+    def measure(self, case: Case) -> list[Row]:
+        """The best of the space and of twice the space, raced with Vortex, and how the members perform."""
+        runner, space, times = self.bench.runner, self.bench.space(case), {}
+        meter = self.bench.meter(1 << 30)
+        sets = [schedules(runner.vortex, space, tiles)[: self.bench.setting.trials] for tiles in (TILES, 2 * TILES)]
         for kernel in sets[0]:
             times[kernel] = meter.measure(Program(kernel, case.m, case.n, case.k), case)
         seconds, best = meter.seconds, min(times, key=lambda kernel: times[kernel])
@@ -90,16 +95,13 @@ def run(bench: Bench) -> list[Row]:
             program = Program(kernel, case.m, case.n, case.k)
             runner.verify_program(program, case)
             calls[name] = runner.program(program, case)
-        raced = bench.race(calls)
+        raced = self.bench.race(calls)
+        found = {name: one.seconds for name, one in raced.items()}
+        found |= {"vortex": found["vortex"] + runner.selection(case), "twice": found.get("twice", found["hidet"])}
+        about = {"id": case.id, "suite": case.suite, "m": case.m, "n": case.n, "k": case.k, "flops": case.flops}
+        about |= {"seconds": found, "kernels": {"hidet": str(best)}, "space": len(sets[0]), "tuning": seconds}
         members = [times[best] / times[kernel] for kernel in sets[0]]
-        rows.append(
-            {"id": case.id, "suite": case.suite, "m": case.m, "n": case.n, "k": case.k, "flops": case.flops}
-            | {"vortex": raced["vortex"].seconds + runner.selection(case), "hidet": raced["hidet"].seconds}
-            | {"twice": raced["twice" if again != best else "hidet"].seconds, "kernel": str(best)}
-            | {"space": len(sets[0]), "tuning": seconds, "members": members}
-            | {"spread": max(found.spread for found in raced.values())}
-        )
-    return rows
+        return [about | {"members": members, "spread": max(one.spread for one in raced.values())}]
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
@@ -107,7 +109,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
     groups = {suite: [row for row in rows if row["suite"] == suite] for suite in {row["suite"]: 0 for row in rows}}
     lines, spreads = [], []
     for suite, of in groups.items():
-        ratios = [row["hidet"] / row["vortex"] for row in of]
+        ratios = [row["seconds"]["hidet"] / row["seconds"]["vortex"] for row in of]
         tuning = statistics.fmean(row["tuning"] for row in of)
         lines.append([suite, str(len(of)), f"{geometric_mean(ratios):.2f}x", f"{min(ratios):.2f}x", f"{tuning:.2f} s"])
         near = [statistics.fmean(share_above(row["members"], edge) for row in of) for edge in (0.9, 0.75, 0.5)]
@@ -118,9 +120,9 @@ def tables(rows: Sequence[Row]) -> list[str]:
     ]
     if squares := sorted(groups.get("consecutive", []), key=lambda row: row["m"]):
         parts.append(markdown(("size", "Hidet GFLOP/s", "Vortex GFLOP/s"), [sized(row) for row in squares]))
-    share = gain([row["hidet"] for row in rows], [row["twice"] for row in rows])
+    share = gain(*([row["seconds"][name] for row in rows] for name in ("hidet", "twice")))
     space = max(row["space"] for row in rows)
-    told = f"Hidet: {space} micro-kernels, all run for every shape (its paper: {PUBLISHED}); {verdict(share)}. "
+    told = f"Hidet: {space} micro-kernels, all run for every shape; of twice the space, {verdict(share)}. "
     return [*parts, told + f"Spread of a timing over its rounds: median {median_spread(rows):.1%}."]
 
 
@@ -131,4 +133,4 @@ def share_above(members: Sequence[float], edge: float) -> float:
 
 def sized(row: Row) -> list[str]:
     size = f"{row['m']} (prime)" if row["m"] == PRIME else str(row["m"])
-    return [size, *(f"{row['flops'] / row[name] / 1e9:.0f}" for name in ("hidet", "vortex"))]
+    return [size, *(f"{row['flops'] / row['seconds'][name] / 1e9:.0f}" for name in ("hidet", "vortex"))]

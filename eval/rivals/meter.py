@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ TRIAL_CALLS = 3
 TRIAL_SECONDS = 2e-3
 LONG_SECONDS = 0.05
 """Calls of this length are repeated once."""
+GRIDS_M, GRIDS_N = (1, 2, 4, 8, 16), (1, 2, 4, 8)
+"""Tasks along m and n of the grids that Vortex's own strategies are tried on beyond those that it considers."""
 HOPELESS = 2.0
 """A first call this many times slower than the best program of the shape is measured no further."""
 
@@ -98,6 +100,25 @@ class Runner:
         plan = self.vortex.plan(case.m, case.n, case.k, threads=self.threads, **given)
         operands = self.workspace.operands(case, case.m, case.n)
         return _bound(self.vortex, plan, case, operands.a, operands.b, operands.out)
+
+    def plans(self, case: Case, any_grid: bool = False) -> dict[int, Call]:
+        """One call of every plan of Vortex's library; with `any_grid` of its strategies on many more grids, too."""
+        flags = {"transpose_a": case.trans_a, "transpose_b": case.trans_b}
+        given: dict[str, Any] = {name: True for name, value in flags.items() if value}
+        found = list(self.vortex.plans(case.m, case.n, case.k, threads=self.threads, **given))
+        if any_grid:
+            serving = {plan.index: plan for plan in found if not (plan.regions or plan.strategy.stage.dot)}
+            found += [
+                replace(plan, grid=Grid(tall, wide), workers=min(self.threads, tall * wide))
+                for plan in serving.values()
+                for tall in GRIDS_M
+                for wide in GRIDS_N
+            ]
+        operands = self.workspace.operands(case, case.m, case.n)
+        every = dict.fromkeys(found)
+        return {
+            at: _bound(self.vortex, plan, case, operands.a, operands.b, operands.out) for at, plan in enumerate(every)
+        }
 
     def selection(self, case: Case) -> float:
         """Seconds of Vortex's choice in native code."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from sklearn.ensemble import GradientBoostingRegressor
 
 from eval.rivals.meter import Call, Meter, Runner
 from eval.rivals.space import MicroKernel, Program, Space, features
@@ -63,6 +62,8 @@ def tune(space: Space, meter: Meter, seed: int) -> dict[MicroKernel, float]:
 
     The second half takes the most promising micro-kernel of each size in turn, lest all be of one size.
     """
+    from sklearn.ensemble import GradientBoostingRegressor  # pages and lists of cases do without
+
     draw, rates = random.Random(seed), {}
 
     def measure(kernel: MicroKernel) -> None:

@@ -1,10 +1,10 @@
 """MikPoly beside Vortex on the paper's products: its oracle, MikPoly-Wave and -Pipe, and n_gen, n_syn, n_mik varied."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from eval.compare import markdown
-from eval.rivals.meter import Meter
 from eval.rivals.mikpoly import (
     FINALISTS,
     N_GEN,
@@ -22,11 +22,12 @@ from eval.rivals.mikpoly import (
     tune,
 )
 from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
-from eval.rivals.space import Space
+from eval.rivals.space import Space, read_kernel, written
 from eval.stats import geometric_mean
 from eval.suites import VORTEX_SUITES, Case, load_suite, relayout
 
 MOST_FLOPS, MOST_CASES = 2e9, 48
+RIVALS = ("mikpoly", "oracle")
 TRIED_BY_ORACLE = 60
 """Strategies of a shape that the oracle runs: those of least cost."""
 VARIED = {"n_gen": (1, 4, 16, 32), "n_syn": (4, 8, 12), "n_mik": (5, 10, 20, 40, 80)}
@@ -37,58 +38,80 @@ JUDGES: dict[str, Judge] = {"mikpoly": "both", "wave": "wave", "pipe": "pipe"}
 
 
 def cases() -> list[Case]:
-    """The products of the paper's Table 3 up to 2 GFLOP, B row-major."""
+    """Some products of the paper's Table 3 up to 2 GFLOP, evenly over all, B row-major."""
     found = [case for suite in VORTEX_SUITES for case in load_suite(suite) if case.flops <= MOST_FLOPS]
-    return [replace(case, trans_a=False) for case in relayout(found, "nn")]
+    every = [replace(case, trans_a=False) for case in relayout(found, "nn")]
+    return [every[(2 * at + 1) * len(every) // (2 * MOST_CASES)] for at in range(MOST_CASES)]
 
 
-def offline(bench: Bench, space: Space, trials: int, n_gen: int = N_GEN) -> tuple[list[Tuned], Meter]:
-    """Micro-kernels of at most n_gen register tiles a side with their g_predict, and what was measured for it."""
-    meter = bench.meter(trials)
-    small = replace(space, rungs=tuple(rung for rung in space.rungs if rung <= n_gen))
-    rates = tune(small, meter, bench.setting.seed)
-    meter.budget = 1 << 30  # g_predict takes as many timings as there are micro-kernels and lengths
-    return modelled(rates, meter, FINALISTS * N_MIK), meter
+@dataclass(frozen=True)
+class Pool:
+    """What an offline stage measured: micro-kernels with their g_predict."""
+
+    tuned: list[Tuned]
+    timings: int
+    seconds: float
 
 
-def run(bench: Bench) -> list[Row]:
-    """One row a shape: seconds of every variant."""
-    runner, setting, cores = bench.runner, bench.setting, bench.setting.threads
-    shapes = replace(setting, sample=min(setting.sample, MOST_CASES)).thinned(cases())
-    space = bench.space(shapes[0])
-    pool, meter = offline(bench, space, setting.trials)
-    twice, _ = offline(bench, space, 2 * setting.trials)
-    used = {"trials": setting.trials, "timings": meter.trials, "seconds": meter.seconds}
-    used |= {"modelled": len(pool), "space": len(space.kernels)}
-    sets = {"mikpoly": ranked(pool, cores, N_SYN, N_MIK), "twice": ranked(twice, cores, N_SYN, N_MIK)}
-    for n_gen in VARIED["n_gen"]:
-        some = pool if n_gen == N_GEN else offline(bench, space, setting.trials, n_gen)[0]
-        sets[f"n_gen={n_gen}"] = ranked(some, cores, N_SYN, N_MIK)
-    sets |= {f"n_syn={n_syn}": ranked(pool, cores, n_syn, N_MIK) for n_syn in VARIED["n_syn"]}
-    sets |= {f"n_mik={n_mik}": ranked(pool, cores, N_SYN, n_mik) for n_mik in VARIED["n_mik"]}
-    rows = []
-    for case in shapes:
+def offline(bench: Bench, space: Space, trials: int, n_gen: int = N_GEN) -> Pool:
+    """Micro-kernels of at most n_gen register tiles a side; from what was kept where it ran before."""
+
+    def measured() -> dict[str, Any]:
+        meter = bench.meter(trials)
+        small = replace(space, rungs=tuple(rung for rung in space.rungs if rung <= n_gen))
+        rates = tune(small, meter, bench.setting.seed)
+        meter.budget = 1 << 30  # g_predict takes as many timings as there are micro-kernels and lengths
+        tuned = [[written(each.kernel), each.seconds] for each in modelled(rates, meter, FINALISTS * N_MIK)]
+        return {"tuned": tuned, "timings": meter.trials, "seconds": meter.seconds}
+
+    kept = bench.recall(f"mikpoly {trials} n_gen {n_gen}", measured)
+    return Pool([Tuned(read_kernel(of), tuple(s)) for of, s in kept["tuned"]], kept["timings"], kept["seconds"])
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Every variant on one shape."""
+
+    bench: Bench
+    sets: dict[str, list[Tuned]]
+    used: Row
+
+    def measure(self, case: Case) -> list[Row]:
+        """Seconds of every variant; results are checked first."""
+        runner, cores, sets = self.bench.runner, self.bench.setting.threads, self.sets
         chosen = {name: strategies(some, case, cores)[0] for name, some in sets.items()}
         chosen |= {name: strategies(sets["mikpoly"], case, cores, judge)[0] for name, judge in JUDGES.items()}
-        chosen["oracle"] = oracle(bench, sets["mikpoly"], case)
+        chosen["oracle"] = oracle(self.bench, sets["mikpoly"], case)
         chosen["one micro-kernel"] = next(
             found for found in strategies(sets["mikpoly"], case, cores) if len(found.programs) == 1
         )
         different = {regions.programs: name for name, regions in reversed(chosen.items())}
         calls = {"vortex": runner.ours(case)}
-        for programs, name in different.items():
+        for name in different.values():
             calls[name] = call_of(runner, chosen[name], case)
             runner.verify(calls[name], case, rows_of(chosen[name]), columns_of(chosen[name]))
-            assert programs == chosen[name].programs
-        raced = bench.race(calls)
+        raced = self.bench.race(calls)
         seconds = {name: raced[different[regions.programs]].seconds for name, regions in chosen.items()}
         seconds["vortex"] = raced["vortex"].seconds + runner.selection(case)
-        rows.append(
-            {"id": case.id, "m": case.m, "n": case.n, "k": case.k, "seconds": seconds, "used": used}
-            | {"regions": [str(program.kernel) for program in chosen["mikpoly"].programs]}
-            | {"spread": max(found.spread for found in raced.values())}
-        )
-    return rows
+        about = {"id": case.id, "m": case.m, "n": case.n, "k": case.k, "seconds": seconds, "used": self.used}
+        regions = [str(program.kernel) for program in chosen["mikpoly"].programs]
+        kernels = {name: "; ".join(str(p.kernel) for p in chosen[name].programs) for name in RIVALS}
+        about |= {"regions": regions, "kernels": kernels}
+        return [about | {"spread": max(found.spread for found in raced.values())}]
+
+
+def opened(bench: Bench) -> Experiment:
+    """The offline stage with its budget, with twice of it, and with fewer sizes of micro-kernels."""
+    cores, trials, space = bench.setting.threads, bench.setting.trials, bench.space(cases()[0])
+    pool, twice = offline(bench, space, trials), offline(bench, space, 2 * trials)
+    used = {"trials": trials, "timings": pool.timings, "searched": pool.seconds, "modelled": len(pool.tuned)}
+    sets = {name: ranked(of.tuned, cores, N_SYN, N_MIK) for name, of in (("mikpoly", pool), ("twice", twice))}
+    for n_gen in VARIED["n_gen"]:
+        some = pool if n_gen == N_GEN else offline(bench, space, trials, n_gen)
+        sets[f"n_gen={n_gen}"] = ranked(some.tuned, cores, N_SYN, N_MIK)
+    sets |= {f"n_syn={n_syn}": ranked(pool.tuned, cores, n_syn, N_MIK) for n_syn in VARIED["n_syn"]}
+    sets |= {f"n_mik={n_mik}": ranked(pool.tuned, cores, N_SYN, n_mik) for n_mik in VARIED["n_mik"]}
+    return Experiment(bench, sets, used | {"space": len(space.kernels)})
 
 
 def oracle(bench: Bench, some: Sequence[Tuned], case: Case) -> Regions:
@@ -119,7 +142,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
     polymerized = sum(len(row["regions"]) > 1 for row in rows)
     told = (
         f"MikPoly: {used['space']:,} micro-kernels, {used['trials']:,} trials and g_predict of {used['modelled']} of "
-        f"them: {used['timings']:,} timings, {used['seconds']:.0f} s; {verdict(share)}. Two micro-kernels on "
+        f"them: {used['timings']:,} timings, {used['searched']:.0f} s; {verdict(share)}. Two micro-kernels on "
         f"{polymerized} of {len(rows)} shapes. Spread of a timing over its rounds: median {median_spread(rows):.1%}."
     )
     return [markdown(header, lines), markdown(("parameter", "value", "share of MikPoly-Oracle"), varied), told]

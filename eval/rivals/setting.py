@@ -2,12 +2,14 @@
 
 import importlib
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from eval import machine
+from eval.rivals.kept import Kept
 from eval.rivals.meter import Call, Meter, Raced, Runner, race, time_trial
 from eval.rivals.space import Space, kernels_library, space_of
 from eval.stats import geometric_mean
@@ -24,20 +26,16 @@ class Setting:
 
     threads: int = 2
     trials: int = 1024
-    """Programs that a method may run while it searches; then it is given as many again."""
+    """Programs that a search may run at first; see `searched`."""
     rounds: int = 5
     seconds: float = 0.03
     """Of each turn of a call."""
     seed: int = 0
-    sample: int = 1 << 30
-    """Shapes to measure, spread evenly."""
     library: str | None = None
     """A saved library of the plain product instead of vortex.compile()."""
-
-    def thinned(self, cases: Sequence[Case]) -> list[Case]:
-        """At most `sample` of the cases, evenly over their order."""
-        count = min(self.sample, len(cases))
-        return [cases[(2 * at + 1) * len(cases) // (2 * count)] for at in range(count)]
+    kept: Path | None = None
+    """Where the outcome of offline stages is kept; None: in this process."""
+    allow_busy: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +44,7 @@ class Bench:
 
     setting: Setting
     runner: Runner
+    kept: Kept = field(default_factory=Kept)
 
     def meter(self, trials: int) -> Meter:
         return Meter(self.runner, trials)
@@ -54,8 +53,11 @@ class Bench:
         """Every micro-kernel that can read the case's B."""
         return _space(self, case.trans_b)
 
-    def race(self, calls: Mapping[str, Call]) -> dict[str, Raced]:
-        return race(calls, self.setting.rounds, self.setting.seconds)
+    def race(
+        self, calls: Mapping[str, Call], rounds: int | None = None, seconds: float | None = None
+    ) -> dict[str, Raced]:
+        """By turns, as often and as long as the setting says where nothing else is asked for."""
+        return race(calls, rounds or self.setting.rounds, seconds or self.setting.seconds)
 
     def fastest(self, calls: Mapping[int, Call]) -> int:
         """Which of the calls takes least, each run as a trial is."""
@@ -64,9 +66,21 @@ class Bench:
             found[at] = time_trial(call, min(found.values(), default=None))
         return min(found, key=lambda at: found[at])
 
-    def about(self) -> Row:
-        """What identifies a measurement of this machine."""
-        return {"threads": self.setting.threads, "device": machine.device(), "commit": machine.commit()}
+    def recall(self, name: str, make: Callable[[], Any]) -> Any:
+        """The outcome of an offline stage in JSON: made once for this library, device, threads and seed.
+
+        BusyError where other processes worked meanwhile: then it is made another time.
+        """
+
+        def watched() -> Any:
+            meter = machine.LoadMeter()
+            value = make()
+            if (busy := machine.foreign_load(meter)) and not self.setting.allow_busy:
+                raise machine.BusyError(busy)
+            return value
+
+        about = (machine.device(), self.runner.vortex.library.identity, self.setting.threads, self.setting.seed)
+        return self.kept.recall(f"{name} on {about}", watched)
 
     def offline_seconds(self) -> float:
         """What compiling Vortex's library took, all stages."""
@@ -84,7 +98,7 @@ def opened(setting: Setting) -> Bench:
     vortex.set_num_threads(setting.threads)
     gemm = vortex.load(setting.library) if setting.library else vortex.compile("gemm", hw="native")
     kernels = kernels_library(gemm)
-    return Bench(setting, Runner(gemm, kernels, setting.threads))
+    return Bench(setting, Runner(gemm, kernels, setting.threads), Kept(setting.kept))
 
 
 def gain(once: Sequence[float], twice: Sequence[float]) -> float:

@@ -12,13 +12,13 @@ import os
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from eval.link_table import every_strategy, hardware_of, widened
-from vortex.candidates import WHOLE, Strategy, Tile, buffer_bytes
+from vortex.candidates import WHOLE, Stage, Strategy, Tile, buffer_bytes
 from vortex.launcher import GemmKernel
 from vortex.library import read
 
@@ -39,6 +39,18 @@ class MicroKernel:
     def __str__(self) -> str:
         depth = "all" if self.chain.l1.k >= WHOLE else self.chain.l1.k
         return f"{self.rows}x{self.columns} of L0 {self.chain.l0.m}x{self.chain.l0.n}, k by {depth}, {self.chain.stage}"
+
+
+def written(kernel: MicroKernel) -> list[Any]:
+    """A micro-kernel as JSON can hold it; `read_kernel` reads it."""
+    chain = kernel.chain
+    return [asdict(chain.l0), asdict(chain.l1), asdict(chain.stage), kernel.rows, kernel.columns]
+
+
+def read_kernel(value: Sequence[Any]) -> MicroKernel:
+    """The micro-kernel that `written` wrote."""
+    l0, l1, stage, rows, columns = value
+    return MicroKernel(Strategy(Tile(**l0), Tile(**l1), Stage(**stage)), rows, columns)
 
 
 @dataclass(frozen=True)
