@@ -110,7 +110,7 @@ class TestCompile:
         assert capsys.readouterr().out.startswith("cached: ")
 
     def test_unknown_names(self, capsys: pytest.CaptureFixture[str]):
-        assert "gemm" in refused(capsys, "compile", "gemmm")
+        assert "did you mean 'gemm'?" in refused(capsys, "compile", "gemmm")
         assert "did you mean 'native'?" in refused(capsys, "compile", "gemm", "--hw", "nativ")
 
 

@@ -81,6 +81,8 @@ class TestNames:
     def test_unknown(self):
         with pytest.raises(UnknownNameError, match=r"known: native, .*did you mean 'epyc-zen5'"):
             load_spec("epyc-zen6")
+        with pytest.raises(UnknownNameError, match=r"a path to a .toml file$"):
+            load_spec("quite different")
 
     def test_not_a_name(self):
         with pytest.raises(SpecError, match="expected a name, a path"):

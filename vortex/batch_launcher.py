@@ -159,56 +159,27 @@ class BatchGemmKernel(Products):
             out = allocated(a, product_shape(a, b, flags))
         return self._run(self._batch_gemm, a, b, out, flags)
 
-    def plan(
-        self,
-        batch: int,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        threads: int | None = None,
-        items_a: int = 0,
-        items_b: int = 0,
-        **operands: Any,
-    ) -> LaunchPlan:
+    def plan(self, batch: int, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan of `batch` products, chosen by the native selector.
 
         `items_a`, `items_b`: how many A's and B's there are, if some are shared. `operands`: see `launcher.shape_of`;
         without transposes they lie as the operator says. Axes that a call folds into rows or columns (products that all
         share one B, with rows of A and of C that follow each other) are to be given as such.
         """
-        return self.plan_of(self.shape(batch, m, n, k, items_a, items_b, **operands), thread_count(threads))
+        return self.plan_of(self.shape(batch, m, n, k, **operands), thread_count(threads))
 
     def plans(
-        self,
-        batch: int,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        threads: int | None = None,
-        items_a: int = 0,
-        items_b: int = 0,
-        **operands: Any,
+        self, batch: int, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any
     ) -> list[LaunchPlan]:
         """Every plan the selector chooses from for these products, cheapest first; arguments as for `plan`."""
-        shape = self.shape(batch, m, n, k, items_a, items_b, **operands)
+        shape = self.shape(batch, m, n, k, **operands)
         return explaining.plans(self._selector, shape, thread_count(threads))
 
     def explain(
-        self,
-        batch: int,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        threads: int | None = None,
-        items_a: int = 0,
-        items_b: int = 0,
-        **operands: Any,
+        self, batch: int, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any
     ) -> explaining.Explanation:
         """The chosen strategy with each cost term, the runners-up, what the sieve admitted; arguments as for `plan`."""
-        shape, count = self.shape(batch, m, n, k, items_a, items_b, **operands), thread_count(threads)
+        shape, count = self.shape(batch, m, n, k, **operands), thread_count(threads)
         return explaining.explain(self.manifest, self._selector, shape, self.plan_of(shape, count), count)
 
     def predict(self, batch: int, m: int, n: int, k: int, **operands: Any) -> float:

@@ -1,5 +1,7 @@
 """Every exception the project raises: each is a `VortexError` and also the built-in kind a Python user expects."""
 
+from collections.abc import Iterable
+
 
 class VortexError(Exception):
     """Base of all errors raised by vortex."""
@@ -43,3 +45,11 @@ class CodegenError(VortexError, RuntimeError):
 
 class ToolchainError(VortexError, RuntimeError):
     """A build-time dependency is missing or is a release known not to work."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'name'?` for the end of a refusal, where a known name is like the word."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

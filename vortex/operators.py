@@ -26,7 +26,7 @@ from vortex.epilogue import (
     scale,
     silu,
 )
-from vortex.errors import DtypeError, UnknownNameError
+from vortex.errors import DtypeError, UnknownNameError, suggestion
 from vortex.reduction import Reduce
 from vortex.steps import Cast
 
@@ -220,7 +220,8 @@ def named(operator: str | Operator) -> Operator:
     if all(hasattr(operator, part) for part in ("name", "axes", "dtype")):
         return operator  # type: ignore[return-value]  # an operator of the user's
     if not isinstance(operator, str) or operator not in OPERATORS:
-        raise UnknownNameError(f"unknown operator {operator!r}; expected one of {sorted(OPERATORS)} or an instance")
+        told = f"unknown operator {operator!r}; expected one of {', '.join(sorted(OPERATORS))}, or an instance"
+        raise UnknownNameError(told + suggestion(str(operator), OPERATORS))
     return OPERATORS[operator]()
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vortex import probe
-from vortex.errors import SpecError, UnknownNameError
-from vortex.figures import nearest
+from vortex.errors import SpecError, UnknownNameError, suggestion
 from vortex.hardware import HardwareSpec, spec_from
 
 if TYPE_CHECKING:  # Else imported where one is asked for: a CPU's library is opened without the models of a GPU.
@@ -59,8 +58,8 @@ def load_spec(hw: str | Path | Spec) -> Spec:
         return read_spec(Path(name))
     known = [NATIVE, CUDA, *ALIASES, *shipped_specs()]
     raise UnknownNameError(
-        f"no hardware spec is named {hw!r}; known: {', '.join(known)}, or a path to a .toml file; "
-        f"did you mean {nearest(name, known)!r}?"
+        f"no hardware spec is named {hw!r}; known: {', '.join(known)}, or a path to a .toml file"
+        f"{suggestion(name, known)}"
     )
 
 
