@@ -1,6 +1,7 @@
 /* The door of batched and grouped products: every operand is checked here, once; a refusal is a number that Python turns into words. */
 #include "batch.h"
 #include "door.h"
+#include "integers.h"
 
 #define MOST_RANK 4
 
@@ -56,20 +57,11 @@ static int64_t reach(const matrices *x) {
          x->item.columns;
 }
 
-static int64_t divisor(int64_t x, int64_t y) {
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return x;
-}
-
 /* What every line of a tensor starts on a multiple of, 0 for a single line. */
 static int64_t spacing(const matrices *x) {
   int64_t step = x->item.rows > 1 ? x->item.stride : 0;
   for (int axis = 0; axis < 2; axis++)
-    if (x->extents[axis] > 1) step = divisor(x->strides[axis], step);
+    if (x->extents[axis] > 1) step = greatest_divisor(x->strides[axis], step);
   return step;
 }
 
@@ -77,7 +69,7 @@ static int64_t spacing(const matrices *x) {
 static int overlap(const matrices *x, const matrices *y) {
   if (empty(x) || empty(y)) return 0;
   if (x->item.data + reach(x) <= y->item.data || y->item.data + reach(y) <= x->item.data) return 0;
-  int64_t step = divisor(spacing(x), spacing(y));
+  int64_t step = greatest_divisor(spacing(x), spacing(y));
   if (step == 0) return 1;
   int64_t apart = (x->item.data - y->item.data) % step;
   if (apart < 0) apart += step;

@@ -1,5 +1,6 @@
 /* The run-time choice of a convolution: its family, then the compiled cost model over walks and grids. `conv_selector` is its mirror. */
 #include "winograd.h"
+#include "integers.h"
 
 static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
@@ -28,17 +29,6 @@ static int64_t family_of(const vx_conv *c) {
       is_matrix(c->y_stride, c->batch, c->out_h, c->out_w))
     return VX_GEMM_FAMILY;
   return vx_in_lines(c->groups, c->channels, c->kernel_w) && c->dilation_w == 1 ? VX_LINES_FAMILY : VX_DIRECT_FAMILY;
-}
-
-/* One task, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
-static int64_t next_grid(int64_t *count, int64_t *columns) {
-  for (;;) {
-    if (*count <= 1) return 0;
-    while (++*columns <= *count)
-      if (*count % *columns == 0) return 1;
-    *count /= 2;
-    *columns = 0;
-  }
 }
 
 vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {

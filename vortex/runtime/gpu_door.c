@@ -4,6 +4,7 @@
  * are read through DLPack's exchange API. A refusal is a number that gpu_launcher.py puts into words:
  *     reason | operand << 8 | detail << 16 */
 #include "gpu_door.h"
+#include "integers.h"
 
 #include <dlfcn.h>
 #include <dlpack/dlpack.h>
@@ -187,20 +188,11 @@ static int64_t reach(const matrix *x, int64_t item) {
   return (apart + (x->rows - 1) * x->stride + x->columns) * item;
 }
 
-static int64_t divisor(int64_t x, int64_t y) {
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return x;
-}
-
 /* The largest number of bytes that all lines start on a multiple of, from the first one; 0 for a single line. */
 static int64_t spacing(const matrix *x, int64_t item) {
   int64_t step = x->rows > 1 ? x->stride : 0;
   for (int axis = 0; axis < 2; axis++)
-    if (x->extents[axis] > 1) step = divisor(step, x->steps[axis]);
+    if (x->extents[axis] > 1) step = greatest_divisor(step, x->steps[axis]);
   return step * item;
 }
 
@@ -208,7 +200,7 @@ static int64_t spacing(const matrix *x, int64_t item) {
 static int overlap(const matrix *x, int64_t x_item, const matrix *y, int64_t y_item) {
   if (is_empty(x) || is_empty(y)) return 0;
   if (x->data + reach(x, x_item) <= y->data || y->data + reach(y, y_item) <= x->data) return 0;
-  int64_t step = divisor(spacing(x, x_item), spacing(y, y_item));
+  int64_t step = greatest_divisor(spacing(x, x_item), spacing(y, y_item));
   if (!step) return 1;
   int64_t apart = (x->data - y->data) % step;
   if (apart < 0) apart += step;

@@ -1,5 +1,6 @@
 /* The run-time choice: the compiled cost model over every strategy and grid, then the least. `selector.Selector` is its mirror. */
 #include "select.h"
+#include "integers.h"
 
 #include <time.h>
 
@@ -11,26 +12,6 @@
 #define SPLIT_LOSS 1.1f
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
-
-static int64_t greatest_divisor(int64_t x, int64_t y) {
-  while (y) {
-    int64_t rest = x % y;
-    x = y;
-    y = rest;
-  }
-  return x;
-}
-
-/* One block first, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
-static int64_t next_grid(int64_t *count, int64_t *columns) {
-  for (;;) {
-    if (*count <= 1) return 0;
-    while (++*columns <= *count)
-      if (*count % *columns == 0) return 1;
-    *count /= 2;
-    *columns = 0;
-  }
-}
 
 /* Keep in `best` the first strategy of a family on a grid that takes less. */
 void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers, vx_answer *best) {

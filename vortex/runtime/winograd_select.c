@@ -1,23 +1,13 @@
 /* The run-time choice among the algorithms and grids of a Winograd convolution: the compiled cost model, then the least.
  * `winograd_selector.WinogradSelector` is its mirror. */
 #include "winograd.h"
+#include "integers.h"
 
 /* Of winograd_cost.py, where they are explained. A strategy is an algorithm and a height of blocks. */
 #define PANELS 8
 #define HEIGHTS 2
 #define STRATEGIES (2 * HEIGHTS)
 static const int64_t STACKS[HEIGHTS] = {2, 8};
-
-/* One task, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
-static int64_t next_grid(int64_t *count, int64_t *columns) {
-  for (;;) {
-    if (*count <= 1) return 0;
-    while (++*columns <= *count)
-      if (*count % *columns == 0) return 1;
-    *count /= 2;
-    *columns = 0;
-  }
-}
 
 int vx_winograd_suits(const vx_conv *c) {
   return c->kernel_h == 3 && c->kernel_w == 3 && c->stride_h == 1 && c->stride_w == 1 && c->dilation_h == 1 && c->dilation_w == 1 &&

@@ -1,0 +1,27 @@
+/* Whole numbers: common divisors, and the grids that a thread count factorizes into. */
+#ifndef VORTEX_INTEGERS_H
+#define VORTEX_INTEGERS_H
+
+#include <stdint.h>
+
+static inline int64_t greatest_divisor(int64_t x, int64_t y) {
+  while (y) {
+    int64_t rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return x;
+}
+
+/* One task first, then every factorization of the thread count, tall to wide, and of its halves while they are even. */
+static inline int64_t next_grid(int64_t *count, int64_t *columns) {
+  for (;;) {
+    if (*count <= 1) return 0;
+    while (++*columns <= *count)
+      if (*count % *columns == 0) return 1;
+    *count /= 2;
+    *columns = 0;
+  }
+}
+
+#endif
