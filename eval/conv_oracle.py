@@ -93,8 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = fresh_seed() if options.seed is None else options.seed
     every = [case for suite in options.suite for case in load_any_suite(suite) if isinstance(case, OperatorCase)]
     cases = sample([case for case in every if case.flops <= options.max_flops], options.sample, seed)
-    records.mend(options.out)
-    lines = records.read([options.out]) if options.out.is_file() else []
+    lines = records.reopened(options.out)
     done = {(line["id"], line["threads"]) for line in lines}
     about = {"kind": "conv_oracle", "seed": seed, "commit": machine.commit(), "device": machine.device()}
     end, products = time.monotonic() + options.max_seconds, 0

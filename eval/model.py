@@ -212,8 +212,7 @@ def parser() -> argparse.ArgumentParser:
 
 def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     """Measures what the result file lacks, as far as the time goes; all lines of this library and these options."""
-    records.mend(options.out)
-    known = records.read([options.out]) if options.out.is_file() else []
+    known = records.reopened(options.out)
     about = {
         "library": gemm.library.identity,
         "commit": machine.commit(),

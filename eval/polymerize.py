@@ -175,8 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     gemm = opened(options.library, options.threads, options.allow_busy)
     cases = [case for case in choose_cases(options, options.seed) if case.flops >= options.min_flops]
-    records.mend(options.out)
-    known = records.read([options.out]) if options.out.is_file() else []
+    known = records.reopened(options.out)
     asked = {"kind": "polymerize", "threads": options.threads, "packed": options.packed, "device": machine.device()}
     lines = [line for line in known if all(line.get(name) == value for name, value in asked.items())]
     done = {line["id"] for line in lines}

@@ -58,3 +58,9 @@ def mend(path: Path) -> None:
         if end != len(text):
             with path.open("r+b") as file:
                 file.truncate(end)
+
+
+def reopened(path: Path) -> list[Line]:
+    """What a file holds that is to be gone on with: mended, and empty where it is not there."""
+    mend(path)
+    return read([path]) if path.is_file() else []

@@ -151,8 +151,7 @@ def parser() -> argparse.ArgumentParser:
 def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     """Measures what the result file lacks, as far as the time goes; all lines of this library and these options."""
     packed, identity = options.layout == "packed", gemm.library.identity
-    records.mend(options.out)
-    known = records.read([options.out]) if options.out.is_file() else []
+    known = records.reopened(options.out)
     items = todo(gemm, options)
     about = {"library": identity, "commit": machine.commit(), "device": machine.device(), "layout": options.layout}
 

@@ -188,7 +188,8 @@ class TestRecords:
         records.append(path, [fake_line(case, "mkl", 1e-3), fake_line(case, "vortex", None)])
         with path.open("a") as file:
             file.write('{"kind": "bench", "id": "s/1", "sys')  # a run that was killed
-        records.mend(path)
+        assert records.reopened(path) == records.read([path])
+        assert records.reopened(tmp_path / "none.jsonl") == []
         records.append(path, [fake_line(other, "mkl", 1e-3)])
         done = records.settled(records.read([path]))
         assert records.complete("s/0", ["mkl", "vortex"], 1, "warm", done)
