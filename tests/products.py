@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from vortex.codegen import cuda_reduce, nvrtc, tensor_core_hopper
 from vortex.codegen.cuda import reduction, source, split_args
-from vortex.codegen.cuda_form import PLAIN, Form
+from vortex.codegen.cuda_form import Form, form_of
 from vortex.codegen.cuda_lower import STORED, KernelSource
 from vortex.epilogue import Store, cast
 from vortex.gpu_candidates import Backend, Variant
+from vortex.operators import Gemm
 
 Array = NDArray[np.generic]
 ELEMENTS = {
@@ -31,7 +32,7 @@ ELEMENTS = {
     **{name: np.dtype(name) for name in ("int8", "uint8", "int32")},
 }
 MAP_NORESERVE = 0x4000  # mman.h of Linux; Python has a name for it from 3.13 on
-LARGEST = {"float32": 8, "tfloat32": 8, "float16": 3, "bfloat16": 2}
+LARGEST = {"float32": 8, "tfloat32": 8, "float16": 3, "bfloat16": 2, "int8": 127}
 """Of the integers in operands: products and their sums stay exact in float32."""
 ROUNDING = {"float32": 2.0**-24, "tfloat32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Of C, to nearest."""
@@ -65,8 +66,9 @@ class Unit:
     kernels: tuple[tuple[Variant, KernelSource], ...]
 
 
-def unit(variants: Sequence[Variant], arch: str, form: Form = PLAIN) -> Unit:
-    """Sources as they are compiled for a device, with the kernels that add partial sums up."""
+def unit(variants: Sequence[Variant], arch: str, form: Form | None = None) -> Unit:
+    """Sources as compiled for a device, and the kernels that add partial sums up; a plain Gemm's by default."""
+    form = form_of(Gemm(dtype=variants[0].strategy.dtype)) if form is None else form
     kernels = tuple((variant, source(variant, arch, form)) for variant in variants)
     dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants})
     reductions = [reduction(dtype, arch, form).source for dtype in dtypes]
@@ -162,32 +164,36 @@ def finished(store: Store, c: Array, alignment: int, tensors: dict[str, Array]) 
 
 
 def check(
-    variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False, form: Form = PLAIN
+    variant: Variant, kernel: KernelSource, text: str, case: Case, *, traced: bool = False, form: Form | None = None
 ) -> Statistics:
     """Run one case; an AssertionError tells what is wrong with the kernel."""
-    s, random, store = variant.strategy, np.random.default_rng(case.seed), form.store
-    m, n, k = case.m, case.n, case.k
-    a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=case.exact, leading=case.leading)
-    b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=case.exact)
+    s, random = variant.strategy, np.random.default_rng(case.seed)
+    form = form_of(Gemm(dtype=s.dtype)) if form is None else form
+    m, n, k, store = case.m, case.n, case.k, form.store
+    exact = case.exact or s.dtype == "int8"
+    a = matrix(*((k, m) if variant.transpose_a else (m, k)), variant, random, exact=exact, leading=case.leading)
+    b = matrix(*((n, k) if variant.transpose_b else (k, n)), variant, random, exact=exact)
     c = matrix(m, n, variant, random, exact=True, leading=case.leading)
     item, out_item = s.item_bytes, c.itemsize
     if store is not None:
-        wide = rounded_up(n, max(1, variant.vector_bytes // item)) + max(1, variant.vector_bytes // item)
-        c = np.zeros((m, wide), ELEMENTS[store.out])[:, :n]
+        step = min(4, max(1, variant.vector_bytes // item))  # no kernel stores more than four elements at a time
+        wide = case.leading or rounded_up(n, step) + step
+        memory = mmap(-1, m * wide * ELEMENTS[store.out].itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+        c = np.frombuffer(memory, ELEMENTS[store.out]).reshape(m, wide)[:, :n]
         out_item = c.itemsize
     c.flags.writeable = True
     c[...] = np.nan if c.dtype.kind not in "iu" else 77
     chunk = k if case.splits == 1 else rounded_up(-(-k // case.splits), s.l1.k)
     splits = 1 if case.splits == 1 else -(-k // chunk)
-    partial = np.full((splits, m, n), np.nan, np.float32)
+    partial = np.full((splits, m, n), *((77, np.int32) if s.dtype == "int8" else (np.nan, np.float32)))
     values: dict[str, Array | int | TensorMap | Workspace | Record] = {
         "*A": a, "*B": b, "*C": c, "*W": Workspace(partial), "M": m, "N": n, "K": k, "chunk": chunk,
         "lda": a.strides[0] // item, "ldb": b.strides[0] // item, "ldc": c.strides[0] // out_item,
         "raster": int(random.integers(1, 4)), "splits": splits,
     }  # fmt: skip
-    tensors = {} if store is None else extras(store, m, n, random, exact=case.exact)
+    tensors = {} if store is None else extras(store, m, n, random, exact=exact)
     if store is not None:
-        values["&C"] = finished(store, c, max(variant.vector_bytes * out_item // item, out_item), tensors)
+        values["&C"] = finished(store, c, step * out_item, tensors)
         values["&W"] = finished(store, partial, 16, tensors)
     if s.backend is Backend.HOPPER:
         box_a, box_b = tensor_core_hopper.boxes(variant)
@@ -207,10 +213,12 @@ def check(
     if store is not None:
         expected = np.asarray((store.chain >> cast(store.out)).reference(expected, **tensors)).astype(np.float64)
     got = c.astype(np.float64)
-    if store is not None and not case.exact:
+    if store is not None and not exact:
         # Steps of a chain stretch what sums lost; approximations of the device's library are a few units off.
         wrong = ~(np.abs(got - expected) <= CHAINED[store.out] * (1 + np.abs(expected)))
-    elif case.exact:
+    elif c.dtype.kind in "iu":
+        wrong = got != expected
+    elif exact:
         wrong = got != expected.astype(np.float32).astype(c.dtype).astype(np.float64)
     else:
         # Float32 sums in any order; TF32 drops or rounds 13 bits of each factor.

@@ -38,6 +38,7 @@ def cuda_core(dtype: str = "float32", depth: int = 16, stages: int = 3) -> Block
 
 ALONG_K = BlockStrategy(Backend.SKINNY, "float16", Tile(4, 4, 256), Tile(4, 8, 512), Tile(4, 4, 8), 1)
 ALONG_N = BlockStrategy(Backend.SKINNY, "float32", Tile(8, 128, 2), Tile(8, 128, 8), Tile(8, 4, 2), 1)
+BYTES = BlockStrategy(Backend.TENSOR_CORE, "int8", Tile(32, 32, 32), Tile(64, 64, 64), Tile(16, 8, 32), 3)
 
 FAMILIES = {
     "tensor_core_f16": Variant(tensor_core(), False, False, 16),
@@ -48,6 +49,9 @@ FAMILIES = {
     "tensor_core_tf32_along_k": Variant(tensor_core("tfloat32", stages=2), False, True, 16),
     "cuda_core_f32": Variant(cuda_core(), False, False, 16),
     "cuda_core_f16": Variant(cuda_core("float16", 32), False, True, 16),
+    "tensor_core_s8": Variant(BYTES, False, True, 16),
+    "tensor_core_s8_pairs": Variant(replace(BYTES, store="shared"), True, False, 8),
+    "skinny_s8": Variant(replace(ALONG_K, dtype="int8"), False, True, 16),
     "skinny_along_k": Variant(ALONG_K, False, True, 16),
     "skinny_along_n": Variant(ALONG_N, False, False, 16),
 }
@@ -162,6 +166,17 @@ class TestSwizzle:
                     places.add((row * row_bytes + column * item) % 128 // 16)
                 assert len(places) == 8
 
+    @pytest.mark.parametrize("row_bytes", [64, 128, 192, 256])
+    @pytest.mark.parametrize("half", [0, 2])
+    def test_pairs_of_rows_of_bytes_lie_on_different_banks(self, row_bytes: int, half: int):
+        """What ldmatrix asks for of an int8 operand whose k is not contiguous: two rows of k in each four."""
+        for first in range(0, 64, 16):
+            for chunk in range(row_bytes // 16):
+                rows = [first + 4 * place + half + odd for place in range(4) for odd in (0, 1)]
+                columns = [int(swizzled([row, chunk * 16], row_bytes, 1, False, True)[-1]) for row in rows]
+                places = {(r * row_bytes + column) % 128 // 16 for r, column in zip(rows, columns, strict=True)}
+                assert len(places) == 8
+
     @pytest.mark.parametrize("columns", [16, 32, 48, 64, 96, 128])
     def test_words_of_four_rows_and_eight_columns_lie_on_different_banks(self, columns: int):
         """What a fragment of TF32 read across k asks for at a time."""
@@ -185,7 +200,7 @@ class TestSwizzle:
 def compiled() -> nvrtc.Compiled:
     """One translation unit with a kernel of every family."""
     texts = [source(variant, ARCH).source for variant in FAMILIES.values()]
-    reductions = [cuda_reduce.source(dtype, ARCH).source for dtype in ("float32", "float16", "bfloat16")]
+    reductions = [cuda_reduce.source(dtype, ARCH).source for dtype in ("float32", "float16", "bfloat16", "int8")]
     return nvrtc.compile_nvrtc("\n".join([PRELUDE, *texts, *reductions]), ARCH)
 
 
@@ -215,6 +230,9 @@ MEANT = {
     "tensor_core_tf32_along_k": ("HMMA.1688.F32.TF32", "LDSM.16.M88.4", "LDGSTS.E.BYPASS"),
     "cuda_core_f32": ("FFMA", "LDS.128", "LDGSTS.E.BYPASS", "STG.E.128"),
     "cuda_core_f16": ("FFMA", "LDS.128", "LDGSTS.E.BYPASS"),
+    "tensor_core_s8": ("IMMA.16832.S8.S8", "LDSM.16.M88.4", "LDGSTS.E.BYPASS"),
+    "tensor_core_s8_pairs": ("IMMA.16832.S8.S8", "LDSM.16.MT88.4", "PRMT", "LDGSTS.E", "STS.128"),
+    "skinny_s8": ("IMAD", "LDG.E.64", "SHFL.BFLY"),
     "skinny_along_k": ("FFMA", "LDG.E.128", "SHFL.BFLY"),
     "skinny_along_n": ("FFMA", "LDG.E.128", "LDS"),
 }
@@ -234,7 +252,7 @@ class TestMachineCode:
         assert 16 <= used.registers <= 255
 
     def test_reductions_are_small(self, compiled: nvrtc.Compiled):
-        for dtype in ("float32", "float16", "bfloat16"):
+        for dtype in ("float32", "float16", "bfloat16", "int32"):
             used = compiled.resources[f"reduce_{dtype}"]
             assert (used.spills, used.stack) == (0, 0)
             assert used.registers <= 64

@@ -25,7 +25,8 @@ LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
 SHAPES = 20
 """Ragged shapes on which every kernel of a library must be right."""
 LIBRARIES = [(hw, dtype) for hw in ("a100", "h200") for dtype in ("float32", "tfloat32", "float16", "bfloat16")]
-SAMPLED = [("rtx3090", "float32"), ("rtx3090", "float16"), ("t4", "float32"), ("t4", "float16")]
+LIBRARIES += [("a100", "int8")]
+SAMPLED = [("h200", "int8"), ("rtx3090", "float32"), ("rtx3090", "float16"), ("t4", "float32"), ("t4", "float16")]
 """Of these libraries every kernel in `STRIDE` that no library above has, on fewer shapes."""
 STRIDE, FEW_SHAPES = 10, 6
 
@@ -41,6 +42,11 @@ def turing(store: str = "direct", stages: int = 2) -> BlockStrategy:
     """m16n8k8, the next stage held in registers."""
     l0, l1, thread = Tile(32, 16, 16), Tile(64, 32, 64), Tile(16, 8, 8)
     return BlockStrategy(Backend.TENSOR_CORE, "float16", l0, l1, thread, stages, store)
+
+
+def bytes_core(store: str = "direct", stages: int = 3, rows: int = 64) -> BlockStrategy:
+    l0, l1 = Tile(rows // 2, 16, 32), Tile(rows, 64, 64)
+    return BlockStrategy(Backend.TENSOR_CORE, "int8", l0, l1, Tile(16, 8, 32), stages, store)
 
 
 def cuda_core(dtype: str, stages: int = 3) -> BlockStrategy:
@@ -90,6 +96,13 @@ FAMILIES = {
         *(Variant(along_k("float16"), False, False, size) for size in (16, 2)),
         *(Variant(across_k(dtype), True, False, 16) for dtype in ("float32", "float16")),
         Variant(across_k("float32"), True, True, 4),
+    ],
+    "bytes": [
+        *(Variant(bytes_core(store), *layout, 16) for store in ("direct", "shared") for layout in LAYOUTS),
+        *(Variant(bytes_core("shared", 2), False, False, size) for size in (8, 4)),
+        *(Variant(bytes_core(rows=32), False, True, size) for size in (2, 1)),
+        *(Variant(along_k("int8"), False, True, size) for size in (16, 1)),
+        Variant(across_k("int8"), True, False, 16),
     ],
     "hopper": [
         *(Variant(hopper("float16"), *layout, 16) for layout in LAYOUTS),
@@ -141,6 +154,7 @@ def test_offsets_beyond_32_bits(family: str, index: int, timing: str):
             ("tensor_core", 4, 0.1),  # C through shared memory: conflicts at the end, none in the loop
             ("tensor_core", 9, 0.0),
             ("tensor_core", 11, 0.0),
+            *(("bytes", i, 0.0) for i in (0, 1, 2)),
             *(("turing", i, 0.0) for i in (0, 3)),
             ("turing", 6, 0.2),
             *(("cuda_core", i, 0.0) for i in (0, 1, 2, 3, 6)),

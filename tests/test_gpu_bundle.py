@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,14 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
         write(library, path)
         path.write_bytes(path.read_bytes()[:-100])
         assert bundle.main([str(path), "--out", str(tmp_path / "b")]) == 1
+
+    def test_what_would_not_be_measured_stays_here(
+        self, library: GpuLibrary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        path = tmp_path / "int8.vortex"
+        write(replace(library, manifest=replace(library.manifest, dtype="int8", settings={"dtype": "int8"})), path)
+        assert bundle.main([str(path), "--out", str(tmp_path / "none")]) == 1 and not (tmp_path / "none").exists()
+        assert "int8.vortex computes gemm" in capsys.readouterr().err
 
     def test_what_is_too_large_is_refused(self, library: GpuLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / "x.vortex"

@@ -19,12 +19,13 @@ import pytest
 from gpu_doubles import ExchangeTensor, Launch, Map, StubDriver, aligned
 from needs import an_emulator
 from products import ELEMENTS, Unit, unit
-from test_emulation import along_k, cuda_core, hopper, tensor_core
+from test_emulation import along_k, bytes_core, cuda_core, hopper, tensor_core
 
 from vortex.codegen import cuda_reduce
 from vortex.codegen.cuda import Emitted, reduction, split_args
 from vortex.codegen.cuda_form import PLAIN, Form, form_of
 from vortex.codegen.gpu_link import emit_door
+from vortex.errors import DtypeError
 from vortex.gpu_candidates import Variant
 from vortex.gpu_compiler import laid_out
 from vortex.gpu_fused import FusedGpuGemm
@@ -39,7 +40,7 @@ from vortex.specs import load_spec
 pytestmark = an_emulator
 
 HALVES = Gemm("float16")
-HALF, ITEM = np.dtype(np.float16), 2
+HALF = np.dtype(np.float16)
 AMPERE = (
     Variant(tensor_core("float16"), False, False, 16),
     Variant(tensor_core("float16"), False, True, 16),
@@ -51,14 +52,14 @@ AMPERE = (
 HOPPER = tuple(Variant(hopper("float16"), a, b, 16) for a, b in ((False, False), (False, True), (True, False)))
 
 
-def emitted(whole: Unit, form: Form = PLAIN) -> list[Emitted]:
+def emitted(whole: Unit, form: Form = PLAIN, dtype: str = "float16") -> list[Emitted]:
     """As `cuda.emit` tells it, had ptxas run."""
     rows = []
     for variant, kernel in whole.kernels:
         place = (kernel.symbol, "all.cubin")
         rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
         rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
-    reduce = reduction("float16", "sm_80", form)
+    reduce = reduction(dtype, "sm_80", form)
     place = (reduce.symbol, "all.cubin")
     rows.append(Emitted(None, *place, reduce.args, reduce.block, reduce.shared_bytes, 20, 0, 0, split=False))
     return rows
@@ -68,13 +69,14 @@ def assembled(folder: Path, hw: str, whole: Unit, operator: Operator = HALVES, f
     """A library of a few kernels whose machine code is a name only."""
     spec, variants = load_spec(hw), tuple(variant for variant, _ in whole.kernels)
     selector = GpuSelector(variants, rates(spec), block_costs(spec, variants), "computed")
-    rows = emitted(whole, form_of(operator))
+    dtype = str(operator.dtype)
+    rows = emitted(whole, form_of(operator), dtype)
     kernels, entries = laid_out(variants, rows)
     image = gpu_doubles.cubin([entry.symbol for entry in entries], int(spec.arch[3:5]))
     manifest = GpuManifest(
         operator=operator.name,
         settings=settings(operator),
-        dtype="float16",
+        dtype=dtype,
         hardware=spec.model_dump(mode="json"),
         arch=spec.arch,
         ptx="",
@@ -138,6 +140,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
     """A callback that runs every launch in the emulator with exactly what the driver was given."""
     entries, kernels = library.manifest.entries, library.manifest.kernels
     store = store_of(rebuilt(library.manifest.operator, library.manifest.settings))
+    element, sums = ELEMENTS[library.manifest.dtype], ELEMENTS[store.sums]
 
     def run(launch: Launch) -> None:
         symbol, is_split = launch.name.decode(), launch.grid[2] > 1
@@ -175,7 +178,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         if name[0] == "&":
             record = raw[name]
             if name == "&W":
-                place = matrix(record.c, launch.grid[2] * m, n, n, np.dtype(np.float32), written=True)
+                place = matrix(record.c, launch.grid[2] * m, n, n, sums, written=True)
             else:
                 place = matrix(record.c, m, n, raw["ldc"], ELEMENTS[store.out], written=True)
             tensors = [tensor(record, which, x.dtype, m, n) for which, x in enumerate(store.chain.operands)]
@@ -186,19 +189,27 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         if name == "*W":
             parts = raw.get("splits", launch.grid[2])
             if parts == 0:  # a sum of no products: the kernel must not look
-                return np.zeros((1, 1), np.float32)
-            return matrix(raw[name], parts * m, n, n, np.dtype(np.float32), written=True).reshape(parts, m, n)
+                return np.zeros((1, 1), sums)
+            return matrix(raw[name], parts * m, n, n, sums, written=True).reshape(parts, m, n)
         if name == "*C":
-            return matrix(raw[name], m, n, raw["ldc"], written=True)
+            return matrix(raw[name], m, n, raw["ldc"], element, written=True)
         if name[0] == "@":
             described = raw[name]
-            view = matrix(described.address, described.extents[1], described.extents[0], described.stride // ITEM)
+            view = matrix(
+                described.address,
+                described.extents[1],
+                described.extents[0],
+                described.stride // element.itemsize,
+                element,
+            )
             return emulator.TensorMap(view, tuple(described.box))
         if name in ("*A", "*B"):
             variant = next(kernel.variant for kernel in kernels if index in (kernel.direct, kernel.split))
             turned = variant.transpose_a if name == "*A" else variant.transpose_b
             shape = (m, raw["K"]) if name == "*A" else (raw["K"], n)
-            return matrix(raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"])
+            return matrix(
+                raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"], element
+            )
         return raw[name]
 
     return run
@@ -273,6 +284,49 @@ class TestAmpere:
             plan, told = ampere.plan(m, n, k), ampere.explain(m, n, k)
             assert (plan.index, plan.splits, plan.chunk) == (told.plan.index, told.plan.splits, told.plan.chunk)
             assert f"{m}x{n}x{k}" in str(told)
+
+
+@pytest.fixture(scope="module")
+def bytes_gemm(driver: StubDriver, tmp_path_factory: pytest.TempPathFactory) -> GpuGemm:
+    variants = (
+        *(Variant(bytes_core(), a, b, 16) for a in (False, True) for b in (False, True)),
+        Variant(bytes_core(rows=32), False, True, 1),
+        Variant(along_k("int8"), False, True, 1),
+    )
+    return opened(driver, tmp_path_factory.mktemp("bytes"), "a100", variants, Gemm("int8"))
+
+
+class TestBytes:
+    """int8 with int32 sums; the output has four times the bytes of the operands, and an alignment of its own."""
+
+    @pytest.mark.parametrize(
+        ("m", "n", "k", "turned_a", "turned_b"),
+        [
+            (80, 48, 144, False, True),
+            (80, 48, 144, False, False),
+            (80, 48, 144, True, False),
+            (80, 48, 144, True, True),
+            (70, 37, 99, False, True),
+            (3, 40, 1040, False, True),
+        ],
+    )
+    def test_calls_compute_the_product(
+        self, driver: StubDriver, bytes_gemm: GpuGemm, m: int, n: int, k: int, turned_a: bool, turned_b: bool
+    ):
+        draw = np.random.default_rng(m)
+        a, b = (draw.integers(-128, 128, shape).astype(np.int8) for shape in ((m, k), (k, n)))
+        given_a = ExchangeTensor(aligned(a.T if turned_a else a))
+        given_b = ExchangeTensor(aligned(b.T if turned_b else b))
+        out, before = ExchangeTensor(aligned(np.zeros((m, n), np.int32))), len(driver.launches)
+        bytes_gemm(given_a, given_b, out, transpose_a=turned_a, transpose_b=turned_b)
+        assert (out.array == a.astype(np.int32) @ b.astype(np.int32)).all()
+        plan = bytes_gemm.plan(m, n, k, transpose_a=turned_a, transpose_b=turned_b)
+        assert driver.launches[before].name.decode() == plan.variant.name
+
+    def test_the_output_is_int32(self, bytes_gemm: GpuGemm):
+        a, b = (ExchangeTensor(aligned(np.ones((16, 16), np.int8))) for _ in "ab")
+        with pytest.raises(DtypeError, match=r"out .*computes in int32"):
+            bytes_gemm(a, b, ExchangeTensor(aligned(np.zeros((16, 16), np.int8))))
 
 
 class TestHopper:

@@ -16,6 +16,7 @@ from vortex.cuda_driver import Driver
 from vortex.errors import DeviceError
 from vortex.gpu_library import GpuLibrary
 from vortex.gpu_meter import BLOCK, Meter, random_bytes
+from vortex.operators import Gemm, bias, residual, scale, settings
 
 RESIDENT = 2
 TABLE = {"fields": ["resident", "raster"]}
@@ -73,6 +74,16 @@ def test_what_is_too_large_is_left_to_the_model(
     with Meter(library, Driver()) as meter:
         assert meter.kernel(0) is None
     assert not driver.launches
+
+
+def test_an_epilogue_gets_its_tensors_and_c_its_own_type(driver: StubDriver, library: GpuLibrary):
+    operator = Gemm("float16", bias() >> scale(per="row", dtype="float16") >> residual(), out_dtype="int8")
+    fused = replace(library, manifest=replace(library.manifest, settings=settings(operator)))
+    with Meter(fused, Driver()) as meter:
+        driver.on_launch(taking(driver, lambda blocks, stages: 1e-3 * stages))
+        assert meter.seconds(0, 128, 64, 256)
+        items = [meter._sizes[place] // (128 * 64) for place in (2, 5)]
+        assert len(meter._sizes) == 6 and items == [1, 4] and meter._sizes[3:5] == [4 * 64, 2 * 128]
 
 
 def test_everything_is_given_back(driver: StubDriver, library: GpuLibrary):

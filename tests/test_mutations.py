@@ -10,11 +10,13 @@ import pytest
 from emulator import EmulationError
 from needs import an_emulator
 from products import Case, cases, check, renamed, unit
-from test_emulation import across_k, along_k, arch_of, cuda_core, hopper, tensor_core, turing
+from test_emulation import across_k, along_k, arch_of, bytes_core, cuda_core, hopper, tensor_core, turing
 
+from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.gpu_candidates import Variant
+from vortex.operators import Gemm
 
 pytestmark = an_emulator
 
@@ -79,6 +81,7 @@ def asynchronous(kernel: KernelSource) -> Iterator[Mutant]:
 MUTATED = {
     "tensor core": (Variant(tensor_core("float16", "shared"), False, False, 16), pipeline),
     "tensor core, narrow": (Variant(tensor_core("float16"), True, True, 4), pipeline),
+    "bytes": (Variant(bytes_core("shared"), True, False, 16), pipeline),
     "turing": (Variant(turing(), False, True, 16), held),
     "cuda core": (Variant(cuda_core("float32"), False, True, 16), pipeline),
     "skinny along k": (Variant(along_k("float16"), False, True, 16), predicates),
@@ -92,7 +95,8 @@ def test_every_mutant_dies(name: str):
     variant, mutate = MUTATED[name]
     (_, kernel), *_ = unit([variant], arch_of(variant)).kernels
     mutants = list(mutate(kernel))
-    text = "\n".join([PRELUDE, kernel.source, *(mutant.kernel.source for mutant in mutants)])
+    prelude = form_of(Gemm(dtype=variant.strategy.dtype)).prelude
+    text = "\n".join([prelude, kernel.source, *(mutant.kernel.source for mutant in mutants)])
     shapes = [case for case in cases(variant, 12) if case.splits == 1]
     for case in shapes:
         check(variant, kernel, text, case)

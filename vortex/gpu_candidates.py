@@ -35,7 +35,8 @@ class BlockStrategy:
 
     backend: Backend
     dtype: str
-    """Of A and B: float32, tfloat32, float16 or bfloat16. C is float32 for the first two, else of the same type."""
+    """Of A and B: float32, tfloat32, float16, bfloat16 or int8. C is float32 for the first two, int32 for the last one,
+    else of the same type, unless an epilogue says otherwise."""
     l0: Tile
     """What one warp (HOPPER: one warpgroup) holds in registers; k is what it computes between two reads of operands.
 
@@ -115,6 +116,7 @@ SHORT = {
     "tfloat32": "tf32",
     "float16": "f16",
     "bfloat16": "bf16",
+    "int8": "s8",
 }
 
 
@@ -128,7 +130,7 @@ class Variant:
     transpose_b: bool
     """B is given as [n, k]."""
     vector_bytes: int
-    """16, 8, 4 or 2: every row of A, B and C starts on a multiple of it, and rows are multiples of it long."""
+    """16, 8, 4, 2 or 1: every row of A, B and C starts on a multiple of it, and rows are multiples of it long."""
 
     @property
     def copies(self) -> int:

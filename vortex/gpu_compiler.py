@@ -20,7 +20,8 @@ from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver
-from vortex.errors import CodegenError, DeviceError, OperandError, UnknownNameError
+from vortex.dtypes import SUMS
+from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
@@ -54,6 +55,11 @@ def compile(
     if prologue_of(operator):
         raise OperandError(
             f"{operator.name} on {hardware.name}: GPU libraries read A as it is; drop prologue={prologue_of(operator)}"
+        )
+    if operator.name == "batch_gemm" and operator.dtype in SUMS:
+        raise DtypeError(
+            f"batch_gemm of {operator.dtype} on {hardware.name}: GPU libraries of batches are of float types; "
+            "call a library of Gemm for each product, or cast the operands"
         )
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vortex.cuda_driver import Device, Driver, Modules, python_threads
+from vortex.dtypes import SUMS
 from vortex.errors import DeviceError, LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
@@ -273,7 +274,7 @@ def choose_code(manifest: GpuManifest, device: Device, jit: bool) -> bool:
 
 
 def alignment(dtype: str, address: int, stride: int, length: int) -> int:
-    """The alignment class of rows `stride` elements apart and `length` long: 16, 8, 4 or 2 bytes."""
+    """The alignment class of rows `stride` elements apart and `length` long: 16, 8, 4, 2 or 1 bytes."""
     item = ITEM_BYTES[dtype]
     bits = 16 | address | stride * item | length * item
     return bits & -bits
@@ -296,5 +297,9 @@ def shape_of(
     if min(m, n, k, batch) < 1:
         raise ShapeError(f"m={m}, n={n}, k={k}, batch={batch}: expected extents of at least 1")
     rows = ((m if transpose_a else k, lda), (k if transpose_b else n, ldb), (n, ldc))
-    least = min(alignment(dtype, 0, stride or length, length) for length, stride in rows)
+    classes = [alignment(dtype, 0, stride or length, length) for length, stride in rows]
+    if sums := SUMS.get(dtype):  # no kernel stores more than four sums at a time
+        wide = alignment(sums, 0, ldc or n, n)
+        classes[2] = 16 if wide == 16 else wide * ITEM_BYTES[dtype] // ITEM_BYTES[sums]
+    least = min(classes)
     return Shape(m, n, k, batch, int(transpose_a), int(transpose_b), least)

@@ -34,7 +34,7 @@ WARP = 32
 CP_ASYNC, TMA = 80, 90
 """The architectures from which on shared memory can be filled past the registers, and by one thread for all."""
 
-Dtype = Literal["float32", "tfloat32", "float16", "bfloat16"]
+Dtype = Literal["float32", "tfloat32", "float16", "bfloat16", "int8"]
 Kind = Literal["fma", "mma", "wgmma"]
 Pipeline = Annotated[int, Quantity("clock cycles", 1, 1000, "give cycles, not nanoseconds")]
 PerCycle = Annotated[int, Quantity("flop per cycle", 2, 2**20, "count a multiply-add as two, of one SM in one cycle")]

@@ -7,6 +7,7 @@ as many as those hold at a time. Operands are random numbers: zeros take less po
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from vortex.gpu_door import ITEM_BYTES, Door, Plan, Regions, open_on
 from vortex.gpu_library import DOOR, GpuLibrary
 from vortex.gpu_operands import CUDA, DTYPES, described_tensor
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
+from vortex.operators import finishing, rebuilt
 
 SHALLOW, DEEP = 8, 72
 """Stages of the two depths."""
@@ -116,14 +118,13 @@ class Meter:
     def seconds(self, index: int, m: int, n: int, k: int) -> list[float]:
         """Seconds of a launch, once per round."""
         v = self.library.manifest.kernels[index].variant
-        shapes = ((k, m) if v.transpose_a else (m, k), (n, k) if v.transpose_b else (k, n), (m, n))
-        item, dtype = ITEM_BYTES[self.library.manifest.dtype], DTYPES[self.library.manifest.dtype]
-        self._reserve([rows * columns * item for rows, columns in shapes])
+        given = self._operands(m, n, (k, m) if v.transpose_a else (m, k), (n, k) if v.transpose_b else (k, n))
+        self._reserve([math.prod(shape) * ITEM_BYTES[dtype] for dtype, shape in given])
         operands = [
-            described_tensor(address, shape, (shape[1], 1), dtype, (CUDA, self.ordinal))
-            for address, shape in zip(self._buffers, shapes, strict=True)
+            described_tensor(address, shape, (shape[-1], 1)[-len(shape) :], DTYPES[dtype], (CUDA, self.ordinal))
+            for address, (dtype, shape) in zip(self._buffers, given, strict=True)
         ]
-        tensors = (ctypes.c_void_p * 3)(*(operand.tensor for operand in operands))
+        tensors = (ctypes.c_void_p * len(operands))(*(operand.tensor for operand in operands))
         table = self.library.manifest.selector
         raster = int(table["costs"][index][table["fields"].index("raster")])
         plan, flags = Regions.of(Plan(index, 1, k, raster, 0.0)), int(v.transpose_a) + 2 * int(v.transpose_b)
@@ -144,6 +145,16 @@ class Meter:
         launch(2)
         return [launch(LAUNCHES) for _ in range(ROUNDS)]
 
+    def _operands(self, m: int, n: int, *factors: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+        """Element types and shapes of A, B, C and the tensors of an epilogue."""
+        manifest = self.library.manifest
+        store = finishing(rebuilt(manifest.operator, manifest.settings))
+        found = [(manifest.dtype, shape) for shape in factors]
+        if store is None:
+            return [*found, (manifest.dtype, (m, n))]
+        shapes = {"column": (n,), "row": (m,), "element": (m, n)}
+        return [*found, (store.out, (m, n)), *((x.dtype, shapes[x.per]) for x in store.chain.operands)]
+
     def _reserve(self, sizes: list[int]) -> None:
         """Buffers of at least these sizes, full of random numbers of the library's type."""
         if len(self._sizes) == len(sizes) and all(have >= want for have, want in zip(self._sizes, sizes, strict=True)):
@@ -162,7 +173,9 @@ class Meter:
 
 
 def random_bytes(dtype: str) -> bytes:
-    """BLOCK normal numbers as they lie in memory."""
+    """BLOCK normal numbers as they lie in memory, or integers of all values."""
+    if dtype == "int8":
+        return np.random.default_rng(0).integers(0, 256, BLOCK, np.uint8).tobytes()
     numbers = np.random.default_rng(0).standard_normal(BLOCK, np.float32)
     if dtype == "bfloat16":
         return (numbers.view(np.uint32) >> 16).astype(np.uint16).tobytes()

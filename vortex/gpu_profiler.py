@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from vortex.dtypes import SUMS
 from vortex.epilogue import Store
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_cost import MOST_PARTS, BlockCosts, GpuRates
@@ -121,7 +122,7 @@ def block_cost(
         per_tile_n=1 / s.l1.n,
         per_tile_k=1 / s.l1.k,
         item=float(s.item_bytes),
-        out=float(s.item_bytes) if finished is None else finished,
+        out=float(ELEMENT_BYTES.get(SUMS.get(s.dtype, ""), s.item_bytes)) if finished is None else finished,
         resident=float(resident),
         per_resident=1 / resident,
         slots=float(slots),

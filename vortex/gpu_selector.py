@@ -19,7 +19,7 @@ from vortex.gpu_cost import BlockCosts, GpuCost, GpuProblem, GpuRates, Tiling, c
 
 Array = npt.NDArray[np.float32]
 F32 = np.float32
-ALIGNMENTS = (16, 8, 4, 2)
+ALIGNMENTS = (16, 8, 4, 2, 1)
 """Alignment classes in bytes: rows of all operands start on multiples of it."""
 UNLIMITED = 2**40
 """Bytes of a workspace that never says no."""

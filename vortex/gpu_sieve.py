@@ -59,7 +59,10 @@ def instruction_of(spec: GpuSpec, backend: Backend, dtype: str) -> GpuInstructio
 
 
 def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
-    """What the device can compute the operator with. CUDA cores know no tfloat32: they would do more than was asked."""
+    """What the device can compute the operator with. CUDA cores know no tfloat32: they would do more than was asked.
+
+    Nor int8: a product of few rows runs in the skinny family, any other on Tensor Cores.
+    """
     spec, dtype = rkernel.hardware, rkernel.operator.dtype
     if not any(row.dtype == dtype for row in spec.instructions):
         known = ", ".join(dict.fromkeys(row.dtype for row in spec.instructions))
@@ -68,7 +71,7 @@ def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
     # A descriptor of TMA has two axes here: products of a batch are read by other copies.
     found = [Backend.HOPPER] if spec.has("wgmma", dtype) and not is_batched else []
     found += [Backend.TENSOR_CORE] if spec.has("mma", dtype) else []
-    found += [Backend.CUDA_CORE] if dtype != "tfloat32" else []
+    found += [Backend.CUDA_CORE] if dtype not in ("tfloat32", "int8") else []
     return (*found, Backend.SKINNY)
 
 

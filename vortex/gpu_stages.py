@@ -79,7 +79,7 @@ class StageCost:
 
 def converted(strategy: BlockStrategy, rows: int, columns: int) -> float:
     """Multiply-add slots of a thread per step of k on CUDA cores: half-precision operands are widened first."""
-    return rows * columns + (rows + columns if strategy.item_bytes == 2 else 0)
+    return rows * columns + (rows + columns if strategy.item_bytes < 4 else 0)
 
 
 def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIBRATION) -> StageCost:
@@ -100,7 +100,7 @@ def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIB
         reads = float(groups * (l0.m + l0.n) * l1.k * s.item_bytes)
         steps = l1.k // isa.k
         each = (l0.m // isa.m) * (l0.n // isa.n)
-        slots = steps * each + reads / groups / (512 if s.item_bytes == 2 else 128)
+        slots = steps * each + reads / groups / (512 if s.item_bytes < 4 else 128)
         turn = per_scheduler * each * isa.flops * spec.schedulers / pipes
         chain = steps * max(turn, isa.latency_cycles / isa.clock_hz)
     elif s.backend is Backend.HOPPER:

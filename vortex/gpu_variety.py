@@ -44,6 +44,8 @@ TIE = 0.002
 """Mean costs closer than this are equal: the model does not tell them apart."""
 COPIES = 24
 """Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not."""
+PAIRED = 64
+"""Bytes that rows of k of a stage are multiples of, where pairs of bytes are turned over (cuda_fragments.Spread)."""
 SECOND = 2.5
 """How much more a backend may lose that is not the fastest one for the operands: it serves few of the shapes."""
 
@@ -136,9 +138,17 @@ def serves(strategy: BlockStrategy, layout: Layout) -> bool:
         if strategy.l0.k > strategy.thread.k:
             return layout.transpose_b or not layout.transpose_a
         return layout.transpose_a if strategy.l0.m > strategy.thread.m else not layout.transpose_b
+    if strategy.backend is Backend.TENSOR_CORE and strategy.item_bytes == 1:
+        return pairs_divide(strategy, layout)
     if strategy.backend is Backend.HOPPER and strategy.item_bytes == 4:
         return layout.transpose_b and not layout.transpose_a
     return True
+
+
+def pairs_divide(strategy: BlockStrategy, layout: Layout) -> bool:
+    """Whether rows of k of an operand of bytes are long enough for a swizzle in which no two of a fragment meet."""
+    turned = ((layout.transpose_a, strategy.l1.m), (not layout.transpose_b, strategy.l1.n))
+    return all(extent % PAIRED == 0 for is_paired, extent in turned if is_paired)
 
 
 def copies_fit(strategy: BlockStrategy, vector_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a user of torch would call instead: cuBLAS, cuBLASLt, a Triton kernel with autotuning, torch.compile."""
+"""What a user of torch would call instead: cuBLAS, cuBLASLt (first and best algorithm), Triton, torch.compile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from eval.gpu.cublaslt import WORKSPACE_BYTES, CublasLt, fastest, open_library
 
 Call = Callable[[], Any]
 
@@ -41,6 +43,35 @@ def cublaslt(a: Any, b: Any, out: Any) -> Call:
         prefer(before)
 
     return call
+
+
+_swept: tuple[Any, Any] | None = None
+
+
+def cublaslt_sweep(a: Any, b: Any, out: Any, dtype: str) -> Call:
+    """cuBLASLt with the fastest algorithm of those that its heuristics name, each timed on this product before."""
+    global _swept
+    if _swept is None:
+        try:
+            library = CublasLt(open_library())
+        except OSError as error:
+            raise Absent(f"no cuBLASLt here: {error}") from error
+        _swept = library, torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=out.device)
+    library, workspace = _swept
+    calls = library.algorithms(a, b, out, dtype, workspace, lambda: torch.cuda.current_stream().cuda_stream)
+    return fastest(calls, _seconds)
+
+
+def _seconds(call: Call) -> float:
+    """Of a few calls, the first of which is not timed."""
+    event: Any = torch.cuda.Event  # untyped in torch
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin.record()
+    for _ in range(5):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
 
 
 _compiled: Any = None
@@ -80,4 +111,6 @@ RIVALS: dict[str, Callable[[Any, Any, Any], Call]] = {
 
 
 def rival(name: str, dtype: str) -> Callable[[Any, Any, Any], Call]:
+    if name == "cublaslt_sweep":
+        return lambda a, b, out: cublaslt_sweep(a, b, out, dtype)
     return torch_mm_tf32 if (name, dtype) == ("cublas", "tfloat32") else RIVALS[name]

@@ -152,6 +152,10 @@ def part_oracle(context: Context) -> None:
         oracle(gpu, gemm, name, cases, item_bytes(gemm), context.journal, context.share(len(found) - number))
 
 
+def part_sweep(context: Context) -> None:
+    raced(context, ("cublaslt_sweep",), 24, squares=True)
+
+
 def part_triton(context: Context) -> None:
     raced(context, ("triton",), 24, squares=True)
 
@@ -197,14 +201,15 @@ def part_cpu(context: Context) -> None:
 
 PARTS = (
     Part("verify", 0.19, part_verify),
-    Part("suites", 0.24, part_suites),
+    Part("suites", 0.21, part_suites),
     Part("levels", 0.14, part_levels),
     Part("figure16", 0.06, part_figure16),
     Part("oracle", 0.08, part_oracle),
-    Part("triton", 0.08, part_triton),
+    Part("sweep", 0.06, part_sweep),
+    Part("triton", 0.06, part_triton),
     Part("sanitizer", 0.12, part_sanitizer),
     Part("cpu", 0.05, part_cpu),
-    Part("compile", 0.04, part_compile),
+    Part("compile", 0.03, part_compile),
 )
 HIDDEN = (Part("few", 0.0, part_few),)
 

@@ -117,6 +117,15 @@ def mma(o: Operands, depth: str, format: str) -> str:
     return f"{{ {body} {call('mma', depth, f'emulator::Format::{format}', 'd_', 'a_', 'b_', 'c_')} {back} }}"
 
 
+def mma_of_bytes(o: Operands) -> str:
+    d, a, b, c = map(vector, o)
+    if (len(d), len(a), len(b), len(c)) != (4, 4, 2, 4):
+        raise UnknownInstructionError(f"mma of bytes with {len(a)} and {len(b)} registers")
+    body = f"{words('a_', a)} {words('b_', b)} const int c_[] = {{{', '.join(c)}}}; int d_[4];"
+    back = " ".join(f"{r} = d_[{i}];" for i, r in enumerate(d))
+    return f"{{ {body} {call('mma_s8', 'd_', 'a_', 'b_', 'c_')} {back} }}"
+
+
 def wgmma(o: Operands, columns: str, format: str) -> str:
     d = vector(o[0])
     if len(d) != int(columns) // 2 or o[1].startswith("{"):
@@ -170,6 +179,7 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
     (r"cp\.async\.wait_all", lambda o: call("copy_commit") + call("copy_wait", 0)),
     (rf"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?{SHARED}\.b16", load_matrices),
     (r"mma\.sync\.aligned\.m16n8k(8|16)\.row\.col\.f32\.(f16|bf16)\.\2\.f32", mma),
+    (r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.s8\.s8\.s32", mma_of_bytes),
     (r"mma\.sync\.aligned\.m16n8k(4|8)\.row\.col\.f32\.(tf32)\.tf32\.f32", mma),
     (r"setp\.(eq|ne|lt|le|gt|ge)\.(?:[busf]32|[bus]64|[bus]16)", compare),
     (r"mov\.(?:b|u|s|f)(?:16|32|64)", lambda o: f"{o[0]} = {o[1]};"),

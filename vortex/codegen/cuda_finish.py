@@ -33,24 +33,24 @@ template <class T> VORTEX_DEVICE float operand_at(const finished& f, int which, 
 }
 """
 STORES = r"""
-template <int Width> VORTEX_DEVICE void finish(const finished& f, bool partial, int z, int m, int i, int ld, int j,
-                                               const float* v) {
+/* Partial sums, and where AS_THEY_ARE integers that no step changes, leave as the words they are. */
+template <int Width, class T>
+VORTEX_DEVICE void finish(const finished& f, bool partial, int z, int m, int i, int ld, int j, const T* v) {
   long long x = result_at(z, m, i, ld, j);
-  if (partial) return put_f32<Width>(f.c, x, v);
+  if (partial || AS_THEY_ARE) return put_f32<Width>(f.c, x, (const float*)v);
   float y[Width];
 #pragma unroll
-  for (int e = 0; e < Width; ++e) y[e] = finish_sum(f, v[e], i, j + e);
+  for (int e = 0; e < Width; ++e) y[e] = finish_sum(f, (float)v[e], i, j + e);
   put<Width>(f.c, x, y);
 }
-VORTEX_DEVICE void finish_1(const finished& f, bool partial, int z, int m, int i, int ld, int j, const float* v) {
-  finish<1>(f, partial, z, m, i, ld, j, v);
-}
-VORTEX_DEVICE void finish_2(const finished& f, bool partial, int z, int m, int i, int ld, int j, const float* v) {
-  finish<2>(f, partial, z, m, i, ld, j, v);
-}
-VORTEX_DEVICE void finish_4(const finished& f, bool partial, int z, int m, int i, int ld, int j, const float* v) {
-  finish<4>(f, partial, z, m, i, ld, j, v);
-}
+#define VORTEX_FINISH(width) \
+  template <class T> \
+  VORTEX_DEVICE void finish_##width(const finished& f, bool part, int z, int m, int i, int ld, int j, const T* v) { \
+    finish<width>(f, part, z, m, i, ld, j, v); \
+  }
+VORTEX_FINISH(1)
+VORTEX_FINISH(2)
+VORTEX_FINISH(4)
 VORTEX_DEVICE void finish_pair(const finished& f, bool partial, int z, int m, int i, int ld, int j, float x, float y) {
   float v[2] = {x, y};
   finish<2>(f, partial, z, m, i, ld, j, v);
@@ -175,17 +175,19 @@ def functions(store: Store) -> str:
         which += isinstance(what, Bias | Scale)
     body = "\n".join(f"  {line}" for line in lines if line)
     chain = f"VORTEX_DEVICE float finish_sum(const finished& f, float x, int i, int j) {{\n{body}\n  return x;\n}}\n"
-    return "".join((STRUCT, FLOATS, put(store.out), "\n", chain, STORES))
+    whole = store.sums == store.out == "int32" and not any(step(what, 0) for what in store.chain.steps)
+    stores = STORES.replace("AS_THEY_ARE)", f"{str(whole).lower()})")
+    return "".join((STRUCT, FLOATS, put(store.out), "\n", chain, stores))
 
 
 def finished(kernel: KernelSource) -> KernelSource:
     """A kernel whose sums go through the functions of the store stage."""
     own, entry, text = kernel.source.partition('extern "C" __global__')
-    text, found = re.subn(r"\bfloat\* __restrict__ ([Cc])\b", r"const __grid_constant__ finished \1", text)
+    text, found = re.subn(r"\b(?:float|int)\* __restrict__ ([Cc])\b", r"const __grid_constant__ finished \1", text)
     if found != 1 or "store_staged" in text:
         raise CodegenError(f"{kernel.symbol}: no epilogue on the way that its sums take to memory")
     text = re.sub(r"\bstore_pair_(?:f32|f16|bf16)\b", "finish_pair", text)
-    text = re.sub(r"\bstore_(?:f32|f16|bf16)_([124])\b", r"finish_\1", text)
+    text = re.sub(r"\bstore_(?:f32|f16|bf16|s32)_([124])\b", r"finish_\1", text)
     return replace(
         kernel, source=own + entry + text, args=tuple("&C" if name == "*C" else name for name in kernel.args)
     )

@@ -2,7 +2,7 @@
 
 A fragment is a buffer [.., lane, register] of scope `warp`: `cuda_passes.WarpToLocal` leaves each thread its registers.
 What an element of A or B maps to is the hardware's affair, since only `load` writes and only `multiply` reads it; the
-accumulator's map is the one that the PTX manual gives for m16n8 (`accumulator`), because the store stage reads it.
+accumulator's map is the one that the PTX manual gives for m16n8 (`Spread`), because the store stage reads it.
 
 Intrinsics name operands as loads, not as addresses: TVM places barriers by what statements read. The functions they
 call are those of `cuda_prelude`.
@@ -16,6 +16,8 @@ from typing import Any
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+
+from vortex.dtypes import SUMS
 
 WARP = 32
 SIDE = 16
@@ -40,6 +42,7 @@ INSTRUCTIONS = {
     ("float16", 8): Instruction("float16", 16, "f16", "f16_k8"),
     ("bfloat16", 16): Instruction("bfloat16", 16, "bf16", "bf16"),
     ("tfloat32", 8): Instruction("float32", 8, "tf32", "tf32"),
+    ("int8", 32): Instruction("int8", 32, "s8", "s8"),
 }
 """By element type and k of the instruction."""
 
@@ -47,6 +50,8 @@ INSTRUCTIONS = {
 def operand(rows: int, columns: int) -> Any:
     """Index map of an operand's [rows, columns] tiles: any bijection serves."""
     registers = rows * columns // WARP
+    if columns == registers:  # a row for each lane
+        return lambda i, j: (i // rows, j // columns, i % rows, j % columns)
     return lambda i, j: (
         i // rows,
         j // columns,
@@ -55,9 +60,29 @@ def operand(rows: int, columns: int) -> Any:
     )
 
 
-def accumulator(i: Any, j: Any) -> tuple[Any, ...]:
-    """Index map of C: register 4h + 2u + v of lane 4r + c is row 8u + r, column 8h + 2c + v."""
-    return i // SIDE, j // SIDE, i % 8 * 4 + j % 8 // 2, j % SIDE // 8 * 4 + i % SIDE // 8 * 2 + j % 2
+@dataclass(frozen=True)
+class Spread:
+    """How C lies over a warp.
+
+    ldmatrix turns pairs of bytes over, not bytes: an int8 operand whose k is not contiguous comes in as pairs of
+    neighbouring rows of A (columns of B), which a permutation of bytes takes apart. Its two fragments are therefore the
+    even and the odd ones, where they are else the upper and the lower (left and right) eight.
+    """
+
+    pairs_a: bool = False
+    pairs_b: bool = False
+
+    def __call__(self, i: Any, j: Any) -> tuple[Any, ...]:
+        """Index map of C: without pairs, register 4h + 2u + v of lane 4r + c is row 8u + r, column 8h + 2c + v."""
+        r, u = (i % SIDE // 2, i % 2) if self.pairs_a else (i % 8, i % SIDE // 8)
+        if self.pairs_b:  # register 4u + w of lane 4r + c is column 4c + w
+            return i // SIDE, j // SIDE, r * 4 + j % SIDE // 4, u * 4 + j % 4
+        return i // SIDE, j // SIDE, r * 4 + j % 8 // 2, j % SIDE // 8 * 4 + u * 2 + j % 2
+
+
+def spread(dtype: str, transpose_a: bool, transpose_b: bool) -> Spread:
+    """Of operands given like that."""
+    return Spread(transpose_a, not transpose_b) if dtype == "int8" else Spread()
 
 
 @dataclass(frozen=True)
@@ -72,7 +97,9 @@ class Intrinsics:
 
 def _lane_address(wide: bool, trans: bool, dtype: str) -> Any:
     """Where in its tile lane `t` points ldmatrix.x4: eight lanes a matrix; `wide` walks columns before rows."""
-    half = 4 if dtype == "tfloat32" else 8
+    half = {"tfloat32": 4, "int8": 16}.get(dtype, 8)
+    if trans and dtype == "int8":  # rows 4j, 4j + 1 of k, then the two below them, then the same 16 rows further on
+        return lambda t: (t % 8 // 2 * 4 + t % 2 + t % 16 // 8 * 2 + t // 16 * 16, 0)
     if wide:
         return lambda t: (t % 8 + t // 16 * 8, t % 16 // 8 * half)
     return lambda t: (t % 16, t // 16 * half)
@@ -85,6 +112,8 @@ def _load(name: str, dtype: str, instruction: Instruction, rows: int, columns: i
     address = _lane_address(wide, trans, dtype)
     scalar = trans and dtype == "tfloat32"  # ldmatrix.trans moves halves, not words
     function = f"ldmatrix_{instruction.load}" + ("_trans" if trans else "")
+    if trans and dtype == "int8":
+        function += "_a" if wide else "_b"
 
     @T.prim_func(s_tir=True)
     def description(w: T.handle, s: T.handle):
@@ -139,43 +168,45 @@ def _load(name: str, dtype: str, instruction: Instruction, rows: int, columns: i
     TensorIntrin.register(name, description, implementation, override=True)
 
 
-def _clear(name: str) -> None:
+def _clear(name: str, sums: str, place: Spread) -> None:
     @T.prim_func(s_tir=True)
     def description(c: T.handle):
-        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), sums, align=4, offset_factor=1, scope="warp")
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:WARP, 0:8])
             for i, j in T.grid(SIDE, SIDE):
                 with T.sblock("element"):
                     vi, vj = T.axis.remap("SS", [i, j])
-                    C[accumulator(vi, vj)[2], accumulator(vi, vj)[3]] = T.float32(0)
+                    C[place(vi, vj)[2], place(vi, vj)[3]] = T.cast(0, sums)
 
     @T.prim_func(s_tir=True)
     def implementation(c: T.handle):
-        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), sums, align=4, offset_factor=1, scope="warp")
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:WARP, 0:8])
             for t in T.thread_binding(0, WARP, "threadIdx.x"):
                 for e in T.unroll(8):
-                    C[t, e] = T.float32(0)
+                    C[t, e] = T.cast(0, sums)
 
     TensorIntrin.register(name, description, implementation, override=True)
 
 
-def _multiply(name: str, instruction: Instruction, transpose_a: bool, transpose_b: bool) -> None:
+def _multiply(
+    name: str, instruction: Instruction, sums: str, place: Spread, transpose_a: bool, transpose_b: bool
+) -> None:
     storage, depth = instruction.storage, instruction.depth
     registers = SIDE * depth // WARP
     map_a = operand(*((depth, SIDE) if transpose_a else (SIDE, depth)))
     map_b = operand(*((SIDE, depth) if transpose_b else (depth, SIDE)))
-    function = f"mma_m16n16_{instruction.multiply}"
+    function = f"mma_m16n16_{instruction.multiply}" + ("_pairs" if place.pairs_b else "")
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle):
         A = T.match_buffer(a, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
         B = T.match_buffer(b, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
-        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), sums, align=4, offset_factor=1, scope="warp")
         with T.sblock("root"):
             T.reads(C[0:WARP, 0:8], A[0:WARP, 0:registers], B[0:WARP, 0:registers])
             T.writes(C[0:WARP, 0:8])
@@ -184,16 +215,16 @@ def _multiply(name: str, instruction: Instruction, transpose_a: bool, transpose_
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
                     at_a = T.meta_var(map_a(vk, vi) if transpose_a else map_a(vi, vk))
                     at_b = T.meta_var(map_b(vj, vk) if transpose_b else map_b(vk, vj))
-                    at_c = T.meta_var(accumulator(vi, vj))
-                    C[at_c[2], at_c[3]] = C[at_c[2], at_c[3]] + T.cast(A[at_a[2], at_a[3]], "float32") * T.cast(
-                        B[at_b[2], at_b[3]], "float32"
+                    at_c = T.meta_var(place(vi, vj))
+                    C[at_c[2], at_c[3]] = C[at_c[2], at_c[3]] + T.cast(A[at_a[2], at_a[3]], sums) * T.cast(
+                        B[at_b[2], at_b[3]], sums
                     )
 
     @T.prim_func(s_tir=True)
     def implementation(a: T.handle, b: T.handle, c: T.handle):
         A = T.match_buffer(a, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
         B = T.match_buffer(b, (WARP, registers), storage, align=4, offset_factor=1, scope="warp")
-        C = T.match_buffer(c, (WARP, 8), "float32", align=4, offset_factor=1, scope="warp")
+        C = T.match_buffer(c, (WARP, 8), sums, align=4, offset_factor=1, scope="warp")
         with T.sblock("root"):
             T.reads(C[0:WARP, 0:8], A[0:WARP, 0:registers], B[0:WARP, 0:registers])
             T.writes(C[0:WARP, 0:8])
@@ -217,6 +248,7 @@ def intrinsics(dtype: str, k: int, transpose_a: bool, transpose_b: bool) -> Intr
     # Matrices of A go rows first, those of B k first: a fragment of B is two of n8 side by side.
     _load(names.load_a, dtype, instruction, rows_a, columns_a, wide=transpose_a, trans=transpose_a)
     _load(names.load_b, dtype, instruction, rows_b, columns_b, wide=transpose_b, trans=not transpose_b)
-    _clear(names.clear)
-    _multiply(names.multiply, instruction, transpose_a, transpose_b)
+    sums, place = SUMS.get(dtype, "float32"), spread(dtype, transpose_a, transpose_b)
+    _clear(names.clear, sums, place)
+    _multiply(names.multiply, instruction, sums, place, transpose_a, transpose_b)
     return names

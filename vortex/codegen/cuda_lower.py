@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +13,14 @@ from tvm.target import Target
 
 from vortex.codegen import cuda_passes as passes
 from vortex.codegen.cuda_pipeline import multistage
+from vortex.dtypes import ITEM_BYTES
 from vortex.errors import CodegenError
 from vortex.gpu_hardware import CP_ASYNC
 
 SCALARS = ("M", "N", "K", "lda", "ldb", "ldc", "chunk", "raster")
-SUFFIX = {"float32": "f32", "tfloat32": "f32", "float16": "f16", "bfloat16": "bf16"}
-STORED = {"float32": "float32", "tfloat32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+SUFFIX = {"float32": "f32", "tfloat32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "s32", "int32": "s32"}
+STORED = {name: name for name in ("float32", "float16", "bfloat16", "int32")} | {"tfloat32": "float32", "int8": "int32"}
+"""What sums are stored as unless an epilogue says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ class Operand:
 
 
 def element(operand: Operand, row: Any, stride: Any, column: Any) -> Any:
-    """The value of one element, as a float."""
-    return tirx.call_extern("float32", "value_at", operand.pointer, row, stride, column)
+    """The value of one element of a type that sums are kept in."""
+    dtype = str(operand.buffer.dtype)
+    name = "word_at" if dtype == "int32" else "value_at"
+    return tirx.call_extern(dtype, name, operand.pointer, row, stride, column)
 
 
 def rasterized(body: Any, raster: Any) -> tuple[dict[str, Any], Any]:
@@ -104,7 +109,7 @@ def rasterized(body: Any, raster: Any) -> tuple[dict[str, Any], Any]:
     return {tag: thread.value for tag, thread in by_tag.items()}, blocks
 
 
-_SHARED = re.compile(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];")
+_SHARED = re.compile(r"extern __shared__ __align__\(\d+\) ((?:signed )?\w+) (\w+)\[\];")
 
 
 def placed(text: str, offsets: dict[str, int]) -> str:
@@ -118,7 +123,14 @@ def placed(text: str, offsets: dict[str, int]) -> str:
     return _SHARED.sub(part, text).replace("__syncwarp();\n  for ", "__syncwarp();\n  #pragma unroll 4\n  for ")
 
 
-def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzles: dict[str, bool]) -> KernelSource:
+def lowered(
+    function: tirx.PrimFunc,
+    dtype: str,
+    arch: str,
+    stages: int,
+    swizzles: dict[str, bool],
+    quads: Set[str] = frozenset(),
+) -> KernelSource:
     """CUDA of one scheduled GEMM (see cuda_program.gemm)."""
     target = cuda_target(arch)
     symbol = str(function.attrs["global_symbol"])
@@ -126,10 +138,10 @@ def lowered(function: tirx.PrimFunc, dtype: str, arch: str, stages: int, swizzle
     a, b, c = (Operand(parameter) for parameter in function.params[:3])
     scalars = {parameter.name: parameter for parameter in function.params[3:]}
     raster = scalars["raster"] = tirx.Var("raster", "int32")
-    item = 4 if dtype in ("float32", "tfloat32") else 2
+    item = ITEM_BYTES[dtype]
     is_async = has_async_copy(arch)
     body = passes.fragments(multistage(function.body, is_async))
-    body = passes.swizzle(body, swizzles)
+    body = passes.swizzle(body, swizzles, quads)
     body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, is_async and stages > 1)
     split = tirx.LT(scalars["chunk"], scalars["K"])
     rows, leading = scalars["M"], scalars["ldc"]

@@ -13,7 +13,7 @@ They run on the still multi-dimensional buffers that `s_tir`'s passes leave once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import tvm_ffi
@@ -23,7 +23,7 @@ from tvm.sym import Analyzer
 from vortex.errors import CodegenError
 
 SHARED, REGISTERS = "shared.dyn", ("warp", "local")
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4}
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -149,11 +149,12 @@ def fragments(body: Any) -> Any:
     return wrapped(threads, sequence([*(tirx.AllocBuffer(b) for b in declared), rewritten(inside, rules)]))
 
 
-def swizzled(indices: list[Any], row_bytes: int, item_bytes: int, words: bool) -> list[Any]:
+def swizzled(indices: list[Any], row_bytes: int, item_bytes: int, words: bool, quads: bool = False) -> list[Any]:
     """Indices of an element after 16-byte chunks (or, read as single `words`, 32-byte ones) have traded places.
 
     Eight rows of one chunk must lie on eight different sixteenths of the 128 bytes that 32 banks span: rows that the
-    banks tell apart by themselves are counted once.
+    banks tell apart by themselves are counted once. The eight are neighbours, or where `quads` the first two, or last
+    two, of four rows that follow each other.
     """
     chunk = (32 if words else 16) // item_bytes
     chunks = 128 // (chunk * item_bytes)
@@ -162,19 +163,22 @@ def swizzled(indices: list[Any], row_bytes: int, item_bytes: int, words: bool) -
     places = chunks // repeat
     if places < 2:
         return indices
+    if quads:
+        row = tirx.floordiv(row, 4) * 2 + tirx.floormod(row, 2)
     moved = tirx.bitwise_xor(tirx.floordiv(column, chunk), tirx.floormod(tirx.floordiv(row, repeat), places))
     return [*indices[:-1], moved * chunk + tirx.floormod(column, chunk)]
 
 
-def swizzle(body: Any, words: Mapping[str, bool]) -> Any:
-    """Swizzle the buffers named in `words`; a True one is read word by word, not by ldmatrix."""
+def swizzle(body: Any, words: Mapping[str, bool], quads: Set[str] = frozenset()) -> Any:
+    """Swizzle the buffers named in `words`; a True one is read by words, not by ldmatrix; `quads`: see `swizzled`."""
     rules = {}
     for allocation in found(body, tirx.AllocBuffer, lambda x: x.buffer.name in words):
         buffer = allocation.buffer
 
         def rule(indices: list[Any], buffer: Any = buffer) -> tuple[Any, list[Any]]:
             item = ITEM_BYTES[str(buffer.dtype)]
-            return buffer, swizzled(indices, extents(buffer)[-1] * item, item, words[buffer.name])
+            row_bytes = extents(buffer)[-1] * item
+            return buffer, swizzled(indices, row_bytes, item, words[buffer.name], buffer.name in quads)
 
         rules[buffer] = rule
     return rewritten(body, rules)

@@ -89,12 +89,21 @@ VORTEX_DEVICE void mma_m16n8_tf32(float* c, const unsigned* a, const unsigned* b
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+VORTEX_DEVICE void mma_m16n8_s8(int* c0, int* c1, int* c2, int* c3, const unsigned* a, const unsigned* b) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(*c0), "+r"(*c1), "+r"(*c2), "+r"(*c3)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+VORTEX_DEVICE unsigned even_bytes(unsigned low, unsigned high) { return __byte_perm(low, high, 0x6420); }
+VORTEX_DEVICE unsigned odd_bytes(unsigned low, unsigned high) { return __byte_perm(low, high, 0x7531); }
 VORTEX_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+VORTEX_DEVICE int shuffle_xor(int value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 """
 
 PORTABLE = r"""
 template <int Bytes> struct words;
+template <> struct words<1> { typedef unsigned char type; };
 template <> struct words<2> { typedef unsigned short type; };
 template <> struct words<4> { typedef unsigned type; };
 template <> struct words<8> { typedef uint2 type; };
@@ -104,6 +113,8 @@ template <> struct words<16> { typedef uint4 type; };
 template <class T> VORTEX_DEVICE const T* at(const T* base, int row, int stride, int column) {
   return base + ((long long)row * stride + column);
 }
+
+VORTEX_DEVICE int word_at(const int* base, int row, int stride, int column) { return *at(base, row, stride, column); }
 
 template <class T> VORTEX_DEVICE float value_at(const T* base, int row, int stride, int column) {
   return (float)*at(base, row, stride, column);
@@ -120,6 +131,7 @@ VORTEX_DEVICE void copy_16(void* shared, const void* global, bool inside) { copy
 VORTEX_DEVICE void copy_8(void* shared, const void* global, bool inside) { copy<8>(shared, global, inside); }
 VORTEX_DEVICE void copy_4(void* shared, const void* global, bool inside) { copy<4>(shared, global, inside); }
 VORTEX_DEVICE void copy_2(void* shared, const void* global, bool inside) { copy<2>(shared, global, inside); }
+VORTEX_DEVICE void copy_1(void* shared, const void* global, bool inside) { copy<1>(shared, global, inside); }
 
 /* One access between shared memory and registers. */
 template <int Bytes> VORTEX_DEVICE void move(void* to, const void* from) {
@@ -130,6 +142,7 @@ VORTEX_DEVICE void move_16(void* to, const void* from) { move<16>(to, from); }
 VORTEX_DEVICE void move_8(void* to, const void* from) { move<8>(to, from); }
 VORTEX_DEVICE void move_4(void* to, const void* from) { move<4>(to, from); }
 VORTEX_DEVICE void move_2(void* to, const void* from) { move<2>(to, from); }
+VORTEX_DEVICE void move_1(void* to, const void* from) { move<1>(to, from); }
 
 VORTEX_DEVICE void ldmatrix_f16(void* registers, const void* row) { ldmatrix(registers, row); }
 VORTEX_DEVICE void ldmatrix_bf16(void* registers, const void* row) { ldmatrix(registers, row); }
@@ -140,6 +153,21 @@ VORTEX_DEVICE void ldmatrix_tf32(void* registers, const void* row) {
   float* r = (float*)registers;
 #pragma unroll
   for (int i = 0; i < 4; ++i) r[i] = round_tf32(r[i]);
+}
+
+VORTEX_DEVICE void ldmatrix_s8(void* registers, const void* row) { ldmatrix(registers, row); }
+/* Pairs of bytes of two rows each, taken apart: a register then has four rows of k of one column. */
+VORTEX_DEVICE void ldmatrix_s8_trans_a(void* registers, const void* row) {
+  unsigned p[4], *r = (unsigned*)registers;
+  ldmatrix_trans(p, row);
+  r[0] = even_bytes(p[0], p[1]), r[1] = odd_bytes(p[0], p[1]);
+  r[2] = even_bytes(p[2], p[3]), r[3] = odd_bytes(p[2], p[3]);
+}
+VORTEX_DEVICE void ldmatrix_s8_trans_b(void* registers, const void* row) {
+  unsigned p[4], *r = (unsigned*)registers;
+  ldmatrix_trans(p, row);
+  r[0] = even_bytes(p[0], p[1]), r[1] = even_bytes(p[2], p[3]);
+  r[2] = odd_bytes(p[0], p[1]), r[3] = odd_bytes(p[2], p[3]);
 }
 
 /* 16 x 16 of C: two instructions side by side share the fragment of A. */
@@ -164,8 +192,18 @@ VORTEX_DEVICE void mma_m16n16_tf32(float* c, const void* a, const void* b) {
   mma_m16n8_tf32(c + 4, (const unsigned*)a, (const unsigned*)b + 2);
 }
 
+VORTEX_DEVICE void mma_m16n16_s8(int* c, const void* a, const void* b) {
+  mma_m16n8_s8(c, c + 1, c + 2, c + 3, (const unsigned*)a, (const unsigned*)b);
+  mma_m16n8_s8(c + 4, c + 5, c + 6, c + 7, (const unsigned*)a, (const unsigned*)b + 2);
+}
+/* Even and odd columns of B: those of C lie side by side in a lane. */
+VORTEX_DEVICE void mma_m16n16_s8_pairs(int* c, const void* a, const void* b) {
+  mma_m16n8_s8(c, c + 2, c + 4, c + 6, (const unsigned*)a, (const unsigned*)b);
+  mma_m16n8_s8(c + 1, c + 3, c + 5, c + 7, (const unsigned*)a, (const unsigned*)b + 2);
+}
+
 /* The sum over a warp, in every lane and in one order. */
-VORTEX_DEVICE float sum_of_lanes(float value) {
+template <class T> VORTEX_DEVICE T sum_of_lanes(T value) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask >>= 1) value += shuffle_xor(value, mask);
   return value;
@@ -194,6 +232,13 @@ VORTEX_DEVICE void store_f32_2(float* c, bool, int z, int m, int i, int ld, int 
 VORTEX_DEVICE void store_f32_4(float* c, bool, int z, int m, int i, int ld, int j, const float* v) {
   *(float4*)(c + result_at(z, m, i, ld, j)) = *(const float4*)v;
 }
+#define VORTEX_WORDS(width) \
+  VORTEX_DEVICE void store_s32_##width(int* c, bool part, int z, int m, int i, int ld, int j, const int* v) { \
+    store_f32_##width((float*)c, part, z, m, i, ld, j, (const float*)v); \
+  }
+VORTEX_WORDS(1)
+VORTEX_WORDS(2)
+VORTEX_WORDS(4)
 #define VORTEX_STORES(kind) \
   VORTEX_DEVICE void store_##kind##_1(float* c, bool partial, int z, int m, int i, int ld, int j, const float* v) { \
     long long x = result_at(z, m, i, ld, j); \

@@ -4,8 +4,8 @@ Extents and strides are run-time values. A and B are read through pad stages tha
 accumulation runs over whole tiles without a predicate, and C is written inside its extents only: inlined, the
 predicates end up on global accesses and nowhere else (local padding).
 
-`chunk` elements of k belong to one split. Split 0 alone is an ordinary product; with several, `C` is the float32
-workspace of partial sums, dense in [splits, m, n].
+`chunk` elements of k belong to one split. Split 0 alone is an ordinary product; with several, `C` is the workspace of
+partial sums, dense in [splits, m, n], in float32 or, of int8, in int32.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Tile
+from vortex.dtypes import SUMS
 
-STORAGE = {"float32": "float32", "tfloat32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+STORAGE = {
+    "float32": "float32",
+    "tfloat32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8": "int8",
+}
 """What an element type is stored as: TF32 is float32 in memory, rounded on its way into a fragment."""
 
 
 def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bool) -> tirx.PrimFunc:
     """C[s, i, j] = sum over k of split s of A[i, k] B[k, j], padded to whole tiles inside."""
-    storage = STORAGE[dtype]
+    storage, sums = STORAGE[dtype], SUMS.get(dtype, "float32")
     rows, columns, depth = tile.m, tile.n, tile.k
 
     @T.prim_func(s_tir=True)
@@ -44,7 +51,7 @@ def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bo
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
         A = T.match_buffer(a, (K if transpose_a else M, M if transpose_a else K), storage, strides=[lda, 1])
         B = T.match_buffer(b, (N if transpose_b else K, K if transpose_b else N), storage, strides=[ldb, 1])
-        C = T.match_buffer(c, (splits, M, N), "float32", strides=[M * ldc, ldc, 1])
+        C = T.match_buffer(c, (splits, M, N), sums, strides=[M * ldc, ldc, 1])
         tall = T.meta_var((M + (rows - 1)) // rows * rows)
         wide = T.meta_var((N + (columns - 1)) // columns * columns)
         deep = T.meta_var((chunk + (depth - 1)) // depth * depth)
@@ -81,15 +88,15 @@ def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bo
                         B_pad[vs, vk, vj] = T.if_then_else(
                             vj < N and vs * chunk + vk < K, B[vs * chunk + vk, vj], T.cast(0, storage)
                         )
-            product = T.sblock_alloc_buffer((splits, tall, wide), "float32")
+            product = T.sblock_alloc_buffer((splits, tall, wide), sums)
             for s, i, j, k in T.grid(splits, tall, wide, deep):
                 with T.sblock("product"):
                     vs, vi, vj, vk = T.axis.remap("SSSR", [s, i, j, k])
                     with T.init():
-                        product[vs, vi, vj] = T.float32(0)
+                        product[vs, vi, vj] = T.cast(0, sums)
                     product[vs, vi, vj] = product[vs, vi, vj] + T.cast(
-                        A_pad[vs, vk, vi] if transpose_a else A_pad[vs, vi, vk], "float32"
-                    ) * T.cast(B_pad[vs, vj, vk] if transpose_b else B_pad[vs, vk, vj], "float32")
+                        A_pad[vs, vk, vi] if transpose_a else A_pad[vs, vi, vk], sums
+                    ) * T.cast(B_pad[vs, vj, vk] if transpose_b else B_pad[vs, vk, vj], sums)
             for s, i, j in T.grid(splits, M, N):
                 with T.sblock("C"):
                     vs, vi, vj = T.axis.remap("SSS", [s, i, j])

@@ -13,14 +13,14 @@ COLUMNS = 1024
 ARGS = ("*W", "*C", "M", "N", "ldc", "splits")
 
 
-def _program(symbol: str) -> tirx.PrimFunc:
+def _program(symbol: str, sums: str) -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)
     def program(w: T.handle, c: T.handle, M: T.int32, N: T.int32, ldc: T.int32, splits: T.int32):
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
-        W = T.match_buffer(w, (splits, M * N), "float32")
-        C = T.match_buffer(c, (1, M, N), "float32", strides=[M * ldc, ldc, 1])
+        W = T.match_buffer(w, (splits, M * N), sums)
+        C = T.match_buffer(c, (1, M, N), sums, strides=[M * ldc, ldc, 1])
         with T.sblock("root"):
-            total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+            total = T.sblock_alloc_buffer((1,), sums, scope="local")
             for block in T.thread_binding((M * N + (COLUMNS - 1)) // COLUMNS, thread="blockIdx.x"):
                 for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
                     for turn in T.unroll(COLUMNS // THREADS):
@@ -29,7 +29,7 @@ def _program(symbol: str) -> tirx.PrimFunc:
                                 (M * N + (COLUMNS - 1)) // COLUMNS * COLUMNS, block * COLUMNS + turn * THREADS + thread
                             )
                             if e < M * N:
-                                total[0] = T.float32(0)
+                                total[0] = T.cast(0, sums)
                                 for s in T.serial(splits):
                                     total[0] = total[0] + W[s, e]
                                 C[0, T.truncdiv(e, N), T.truncmod(e, N)] = total[0]
@@ -38,10 +38,11 @@ def _program(symbol: str) -> tirx.PrimFunc:
 
 
 def source(dtype: str, arch: str) -> cuda_lower.KernelSource:
-    """`reduce_<dtype>`: float32 partial sums [splits, m, n] into C of that type."""
-    symbol = f"reduce_{cuda_lower.STORED[dtype]}"
+    """`reduce_<dtype>`: partial sums [splits, m, n], float32 or int32, into C of that type."""
+    stored = cuda_lower.STORED[dtype]
+    symbol, sums = f"reduce_{stored}", "int32" if stored == "int32" else "float32"
     target = cuda_lower.cuda_target(arch)
-    function = cuda_lower.simple(_program(symbol), target)
+    function = cuda_lower.simple(_program(symbol, sums), target)
     w, c = (cuda_lower.Operand(parameter) for parameter in function.params[:2])
     rows, columns, leading, splits = function.params[2:]
     body = cuda_passes.loads(function.body, w.buffer, lambda at: cuda_lower.element(w, at[0], rows * columns, at[1]))

@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cuda_lower import SCALARS, SUFFIX, KernelSource, cuda_target, layout, placed, printed, rasterized
 from vortex.codegen.cuda_program import STORAGE
+from vortex.dtypes import SUMS
 from vortex.errors import CodegenError
 from vortex.gpu_candidates import WARP, Variant
 
@@ -63,7 +64,7 @@ def _fragment(lines: int, depth: int, along_k: bool, variant: Variant) -> Fragme
 def _own(total: Any, first: Any, lane: Any, count: int) -> Any:
     """The sum that a lane hands out, picked by constants: a register cannot be indexed by a lane, and written as a loop
     nvcc would index the array by the lane and move it to local memory."""
-    picked = tirx.const(0.0, "float32")
+    picked = tirx.const(0, str(total.dtype))
     for e in range(count):
         picked = tirx.Select(tirx.EQ(lane, e), tirx.BufferLoad(total, [first + e]), picked)
     return picked
@@ -78,6 +79,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     )
     if sorted((lanes_m, lanes_n, lanes_k)) != [1, 1, WARP] or l1.m % l0.m or l1.n % l0.n or l1.k % l0.k:
         raise CodegenError("the lanes of a warp must lie along one axis, and L1 be a multiple of L0")
+    sums = SUMS.get(strategy.dtype, "float32")
     side_n, deep = l1.n // l0.n, l1.k // l0.k
     a = _fragment(thread.m, thread.k, not variant.transpose_a, variant)
     b = _fragment(thread.n, thread.k, variant.transpose_b, variant)
@@ -96,7 +98,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     def program(
         A: T.handle(storage, "global"),  # type: ignore[valid-type]
         B: T.handle(storage, "global"),  # type: ignore[valid-type]
-        C: T.handle("float32", "global"),  # type: ignore[valid-type]
+        C: T.handle(sums, "global"),  # type: ignore[valid-type]
         M: T.int32,
         N: T.int32,
         K: T.int32,
@@ -112,15 +114,15 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         block_j = T.launch_thread("blockIdx.x", (N + (l1.n - 1)) // l1.n)
         lane = T.launch_thread("threadIdx.x", WARP)
         warp = T.launch_thread("threadIdx.y", warps)
-        total = T.alloc_buffer((count,), "float32", scope="local")
-        own = T.alloc_buffer((1,), "float32", scope="local")
+        total = T.alloc_buffer((count,), sums, scope="local")
+        own = T.alloc_buffer((1,), sums, scope="local")
         left = T.alloc_buffer((a.size,), storage, scope="local")
         right = T.alloc_buffer((b.size,), storage, scope="local")
         i0: T.let[T.int32] = block_i * l1.m + warp // deep // side_n * l0.m + (lane * tm if lanes_m > 1 else 0)
         j0: T.let[T.int32] = block_j * l1.n + warp // deep % side_n * l0.n + (lane * tn if lanes_n > 1 else 0)
-        own[0] = T.float32(0)
+        own[0] = T.cast(0, sums)
         for e in T.unroll(count):
-            total[e] = T.float32(0)
+            total[e] = T.cast(0, sums)
         for turn in T.serial((chunk + (l1.k - 1)) // l1.k):
             k0: T.let[T.int32] = turn * l1.k + z * chunk + warp % deep * l0.k + (lane * tk if lanes_k > 1 else 0)
             for p in T.unroll(a.pieces):
@@ -150,14 +152,14 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
             for k in T.unroll(tk):
                 for i in T.unroll(tm):
                     for j in T.unroll(tn):
-                        total[i * tn + j] = total[i * tn + j] + T.cast(left[a.index(i, k)], "float32") * T.cast(
-                            right[b.index(j, k)], "float32"
+                        total[i * tn + j] = total[i * tn + j] + T.cast(left[a.index(i, k)], sums) * T.cast(
+                            right[b.index(j, k)], sums
                         )
         if lanes_k > 1:
             for e in T.unroll(count):
-                total[e] = T.call_extern("float32", "sum_of_lanes", total[e])
+                total[e] = T.call_extern(sums, "sum_of_lanes", total[e])
         if deep > 1:
-            product = T.alloc_buffer((deep * tile,), "float32", scope="shared.dyn")
+            product = T.alloc_buffer((deep * tile,), sums, scope="shared.dyn")
             place: T.let[T.int32] = warp % deep * tile + (i0 - block_i * l1.m) * l1.n + (j0 - block_j * l1.n)
             if lanes_k > 1:
                 for group in T.unroll((count + (WARP - 1)) // WARP):
@@ -182,7 +184,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                     element < tile,
                     T.And(block_i * l1.m + element // l1.n < M, block_j * l1.n + element % l1.n < N),
                 ):
-                    own[0] = T.float32(0)
+                    own[0] = T.cast(0, sums)
                     for d in T.unroll(deep):
                         own[0] = own[0] + product[d * tile + element]
                     T.evaluate(

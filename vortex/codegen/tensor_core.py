@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from vortex.codegen.cuda_fragments import INSTRUCTIONS, SIDE, WARP, accumulator, intrinsics, operand
+from vortex.codegen.cuda_fragments import INSTRUCTIONS, SIDE, WARP, intrinsics, operand, spread
 from vortex.codegen.cuda_lower import KernelSource, has_async_copy, lowered
 from vortex.codegen.cuda_pipeline import STAGE, STEP
 from vortex.codegen.cuda_program import copy_stage, gemm
@@ -78,7 +78,7 @@ def kernel(variant: Variant, arch: str) -> tirx.PrimFunc:
         copy = schedule.cache_read(outer, which, "shared.dyn")
         schedule.compute_at(copy, stage)
         schedule.compute_inline(schedule.get_sblock(pad))
-        copy_stage(schedule, copy, (1, strategy.warps, WARP), variant.vector_bytes // _item(strategy.dtype))
+        copy_stage(schedule, copy, (1, strategy.warps, WARP), _elements(variant))
         fragment = schedule.cache_read(outer, which, "warp")
         schedule.compute_at(fragment, step)
         a, b = schedule.get_loops(fragment)[-2:]
@@ -92,19 +92,27 @@ def kernel(variant: Variant, arch: str) -> tirx.PrimFunc:
         loads.append(fragment)
 
     a, b = schedule.get_loops(registers)[-2:]
-    # Register 4h + 2u + v of lane 4r + c is row 8u + r, column 8h + 2c + v (see cuda_fragments.accumulator).
-    a0, u, r = schedule.split(a, [None, 2, 8])
-    b0, h, c, v = schedule.split(b, [None, 2, 4, 2])
+    place, widest = spread(strategy.dtype, variant.transpose_a, variant.transpose_b), _elements(variant)
+    if place.pairs_a:
+        a0, r, u = schedule.split(a, [None, 8, 2])
+    else:
+        a0, u, r = schedule.split(a, [None, 2, 8])
+    if place.pairs_b:  # a lane has four neighbours of a row
+        width = 4 if staged is not None else min(4, widest)
+        b0, c, h, v = schedule.split(b, [None, 4, 4 // width, width])
+    else:
+        width = 2 if staged is not None else min(2, widest)
+        b0, h, c, v = schedule.split(b, [None, 2, 4, 2])
     schedule.reorder(a0, b0, r, c, u, h, v)
     lane = schedule.fuse(r, c)
     schedule.bind(lane, "threadIdx.x")
     for loop in (a0, b0, u, h):
         schedule.unroll(loop)
-    if staged is not None or variant.vector_bytes >= 2 * _item(strategy.dtype):
+    if width > 1:
         schedule.vectorize(v)
     else:
         schedule.unroll(v)
-    schedule.transform_layout(registers, ("read", 0), _batched(accumulator))
+    schedule.transform_layout(registers, ("read", 0), _batched(place))
 
     clear = schedule.decompose_reduction(outer, stage)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(clear)[0])[-2], names.clear)
@@ -118,7 +126,7 @@ def kernel(variant: Variant, arch: str) -> tirx.PrimFunc:
     schedule.reverse_compute_inline(schedule.get_sblock("C"))
     if staged is not None:
         fused = schedule.fuse(*schedule.get_loops(staged)[-2:])
-        _, lanes, vector = schedule.split(fused, [None, WARP, min(4, variant.vector_bytes // _item(strategy.dtype))])
+        _, lanes, vector = schedule.split(fused, [None, WARP, min(4, widest)])
         schedule.bind(lanes, "threadIdx.x")
         schedule.vectorize(vector)
     schedule.unroll(tile_i)
@@ -128,8 +136,9 @@ def kernel(variant: Variant, arch: str) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
-def _item(dtype: str) -> int:
-    return 4 if dtype == "tfloat32" else 2
+def _elements(variant: Variant) -> int:
+    """Of A and B that are copied at once."""
+    return variant.vector_bytes // variant.strategy.item_bytes
 
 
 def source(variant: Variant, arch: str) -> KernelSource:
@@ -140,4 +149,6 @@ def source(variant: Variant, arch: str) -> KernelSource:
         "B_shared": strategy.dtype == "tfloat32" and not variant.transpose_b,
         "product_shared": True,
     }
-    return lowered(kernel(variant, arch), strategy.dtype, arch, strategy.stages, words)
+    place = spread(strategy.dtype, variant.transpose_a, variant.transpose_b)
+    quads = {name for name, paired in (("A_shared", place.pairs_a), ("B_shared", place.pairs_b)) if paired}
+    return lowered(kernel(variant, arch), strategy.dtype, arch, strategy.stages, words, quads)

@@ -23,7 +23,7 @@ typedef struct {
   vx_gpu_plan plans[2];
 } vx_gpu_regions;
 
-/* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4 or 2 bytes. */
+/* All that the choice depends on. `alignment`: every row of A, B and C starts on, and is long, a multiple of 16, 8, 4, 2 or 1 bytes. */
 typedef struct {
   int64_t m, n, k, batch; /* of one product, and how many there are */
   int32_t transpose_a, transpose_b, alignment;

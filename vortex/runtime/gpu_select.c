@@ -3,10 +3,10 @@
 
 #define MOST_ROOM (1 << 20)
 
-static int32_t alignment_class(int32_t bytes) { return bytes % 16 == 0 ? 0 : bytes % 8 == 0 ? 1 : bytes % 4 == 0 ? 2 : 3; }
+static int32_t alignment_class(int32_t bytes) { return bytes % 16 == 0 ? 0 : 4 - __builtin_ctz((unsigned)bytes); }
 
 const vx_gpu_group *vx_gpu_group_of(const vx_gpu_shape *shape) {
-  return &vx_gpu_groups[(!!shape->transpose_a * 2 + !!shape->transpose_b) * 4 + alignment_class(shape->alignment)];
+  return &vx_gpu_groups[(!!shape->transpose_a * 2 + !!shape->transpose_b) * VX_GPU_ALIGNMENTS + alignment_class(shape->alignment)];
 }
 
 void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_group *group, int32_t first, int32_t blocks, float *totals,

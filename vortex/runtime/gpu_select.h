@@ -6,6 +6,7 @@
 
 #define VX_GPU_MOST 512 /* kernels of one group: a multiple of the lanes */
 #define VX_GPU_LANES 8
+#define VX_GPU_ALIGNMENTS 5
 
 /* The kernels that serve one layout and alignment: their figures, their indices, how many. */
 typedef struct {
@@ -17,11 +18,11 @@ typedef struct {
   int32_t m, n, k, slots, raster;
 } vx_gpu_tile;
 
-/* Generated with the library. Groups by [transpose_a][transpose_b][alignment 16, 8, 4, 2]. */
+/* Generated with the library. Groups by [transpose_a][transpose_b][alignment 16, 8, 4, 2, 1]. */
 extern const float vx_gpu_figures[], vx_gpu_launch; /* seconds of a kernel that does nothing */
 extern const int32_t vx_gpu_indices[], vx_gpu_fields; /* figures of a kernel */
 extern const vx_gpu_tile vx_gpu_tiles[];
-extern const vx_gpu_group vx_gpu_groups[16];
+extern const vx_gpu_group vx_gpu_groups[4 * VX_GPU_ALIGNMENTS];
 
 /* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
 typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,

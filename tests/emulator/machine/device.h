@@ -57,6 +57,7 @@ unsigned active_mask();
 uint32_t shuffle(unsigned mask, uint32_t value, char kind, int operand, int width);
 void load_matrices(unsigned address, bool transposed, int count, unsigned* to);
 void mma(int depth, Format format, float* d, const unsigned* a, const unsigned* b, const float* c);
+void mma_s8(int* d, const unsigned* a, const unsigned* b, const int* c);
 
 // cp.async: groups belong to the thread.
 void copy_async(unsigned to, const void* from, unsigned bytes, unsigned from_bytes);
@@ -128,6 +129,12 @@ inline unsigned __cvta_generic_to_shared(const void* pointer) { return emulator:
 inline void __syncthreads() { emulator::block_barrier(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::warp_barrier(mask); }
 inline unsigned __activemask() { return emulator::active_mask(); }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+  unsigned to = 0;
+  for (int i = 0; i < 4; i++) to |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return to;
+}
 template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
   return emulator::shuffle_any(mask, value, 'i', lane, width);
 }

@@ -173,6 +173,39 @@ void mma(int depth, Format format, float* d, const unsigned* a, const unsigned* 
 }
 
 namespace {
+struct MmaOfBytes {
+  int* d;
+  const unsigned *a, *b;
+  const int* c;
+};
+
+// m16n8k32: as with 16-bit elements, four bytes of k in the place of two: k = 4 * member (+16).
+void mma_of_bytes(Warp&, unsigned, void** records) {
+  machine.statistics.mma++;
+  int8_t a[16][32], b[8][32];
+  int d[16][8];
+  for (int lane = 0; lane < 32; lane++) {
+    const auto& self = *static_cast<MmaOfBytes*>(records[lane]);
+    const int group = lane / 4, member = lane % 4;
+    for (int r = 0; r < 4; r++) std::memcpy(&a[group + 8 * (r % 2)][4 * member + 16 * (r / 2)], &self.a[r], 4);
+    for (int r = 0; r < 2; r++) std::memcpy(&b[group][4 * member + 16 * r], &self.b[r], 4);
+    for (int i = 0; i < 4; i++) d[group + 8 * (i / 2)][2 * member + i % 2] = self.c[i];
+  }
+  for (int row = 0; row < 16; row++)
+    for (int column = 0; column < 8; column++)
+      for (int k = 0; k < 32; k++) d[row][column] += a[row][k] * b[column][k];
+  for (int lane = 0; lane < 32; lane++)
+    for (int i = 0; i < 4; i++)
+      static_cast<MmaOfBytes*>(records[lane])->d[i] = d[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2];
+}
+}  // namespace
+
+void mma_s8(int* d, const unsigned* a, const unsigned* b, const int* c) {
+  MmaOfBytes own{d, a, b, c};
+  together("mma.sync", whole_warp(), &own, mma_of_bytes);
+}
+
+namespace {
 void make(Copy& copy) {
   if (copy.made) return;
   copy.made = true;
