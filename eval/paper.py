@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--draw", action="store_true", help="measure nothing: pages and pictures of what there is")
     top.add_argument("--docs", action="store_true", help="write the summary into docs/performance.md")
     top.add_argument("--library", help="a saved library of products instead of vortex.compile()")
+    top.add_argument("--inputs", type=int, help="of each network of fig13, spread evenly (default: all)")
     top.add_argument("--seed", type=int, default=0, help="of the operands")
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine; every row says so")
     return top
@@ -84,12 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"--threads {threads}: expected 1 to {cores}, the CPUs that are available")
     if asked.minutes is not None and asked.minutes <= 0:
         parser().error(f"--minutes {asked.minutes:g}: expected a positive number")
+    if asked.inputs is not None and asked.inputs < 1:
+        parser().error(f"--inputs {asked.inputs}: expected at least 1")
     if asked.library and not Path(asked.library).is_file():
         parser().error(f"--library {asked.library}: no such file")
     folder = asked.out or Path("results/paper-smoke" if asked.smoke else "results/paper")
     folder.mkdir(parents=True, exist_ok=True)
     library = str(Path(asked.library).resolve()) if asked.library else None
-    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library, folder)
+    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library, folder, asked.inputs)
     results = [result(name) for name in RESULTS if name in asked.results or "all" in asked.results]
     if asked.fresh:
         for found in results:

@@ -304,6 +304,44 @@ class TestMadeByNativeCode:
         torch = pytest.importorskip("torch")
         assert torch.equal(gemm(torch.ones(3, 5), read_only(floats(5, 7))), torch.full((3, 7), 5.0))
 
+    def test_packed_operands(self, gemm: GemmKernel) -> None:
+        """In panels, as rows and along k; a column-major `a`; refusals."""
+        torch = pytest.importorskip("torch")
+        for n in (3, 40, 700):
+            a, b = torch.arange(15.0).reshape(3, 5), torch.arange(5.0 * n).reshape(5, n)
+            packed = gemm.pack(b)
+            made = gemm(a, packed)
+            assert type(made) is torch.Tensor and torch.equal(made, a @ b)
+            assert torch.equal(gemm(a.T.contiguous(), packed, transpose_a=True), a @ b)
+            assert torch.equal(gemm(a.T.contiguous().T, packed), a @ b)
+            with pytest.raises(ShapeError, match=r"b .*inner extent.*a Tensor \(3, 6\)"):
+                gemm(torch.ones(3, 6), packed)
+        with pytest.raises(DtypeError, match=r"a .*float64"):
+            gemm(a.double(), packed)
+
+    def test_leading_axes_are_rows(self, gemm: GemmKernel) -> None:
+        torch = pytest.importorskip("torch")
+        b = torch.arange(200.0).reshape(5, 40)
+        packed, whole = gemm.pack(b), torch.arange(8.0 * 3 * 9).reshape(2, 4, 3, 9)[..., :5]
+        views = whole, whole[:, :, :1], whole[:1, :, 2:], whole[:, :0], whole[0, 0], torch.ones(5).expand(1, 1, 5)
+        for a in views:
+            assert torch.equal(gemm.rows(a, packed), a @ b), a.shape
+        for a in (whole[:, :, 1:], whole.permute(1, 0, 2, 3), torch.ones(5), torch.ones(2, 6)):
+            with pytest.raises(ShapeError):
+                gemm.rows(a, packed)
+
+    def test_what_records_nothing_is_refused_nothing(self, gemm: GemmKernel) -> None:
+        """Parameters under torch.no_grad(), as torch itself has it."""
+        torch = pytest.importorskip("torch")
+        a, weight = torch.ones(3, 5), torch.nn.Parameter(torch.ones(5, 700))
+        with pytest.raises(OperandError, match=r"b requires grad.*torch\.no_grad"):
+            gemm(a, weight)
+        with torch.no_grad():
+            for out in (None, torch.empty(3, 700)):
+                for b in (weight, gemm.pack(weight)):
+                    assert torch.equal(gemm(a, b, out), a @ weight)
+            assert torch.equal(gemm(a, gemm.pack(weight[:, :40])), a @ weight[:, :40])
+
     def test_nothing_leaks(self, gemm: GemmKernel) -> None:
         torch = pytest.importorskip("torch")
         import psutil

@@ -67,6 +67,7 @@ MODULES = (
     "library",
     "gpu_library",
     # what calls are given, and the native door of a GPU library, which measuring also uses
+    "native",
     "operands",
     "gpu_operands",
     "gpu_door",
@@ -128,7 +129,7 @@ MODULES = (
     "explain",
     "conv_explain",
     "gpu_explain",
-    "native",
+    "planner",
     "launcher",
     "fused",
     "weighted",

@@ -33,6 +33,12 @@ class TestCases:
         every, few = (networks.networks(Options(2, smoke=smoke)) for smoke in (False, True))
         assert [case.id for case in every] == list(NETWORKS) and len(few) < len(every)
 
+    def test_inputs_are_spread_over_all(self):
+        every = networks.inputs_of("resnet18", Options(2))
+        few = networks.inputs_of("resnet18", Options(2, inputs=5))
+        assert every == list(NETWORKS["resnet18"].inputs) and len(few) == 5 and few == sorted(few, key=every.index)
+        assert few[0] == every[0] and {size for *_, size in few} > {224} and max(batch for batch, *_ in few) > 1
+
 
 class TestPage:
     def test_speedups_are_of_the_fastest_rival_that_ran(self):
@@ -46,7 +52,9 @@ class TestPage:
         page = networks.fig13([line([*rows, {"system": "onnxruntime", "error": "no exporter"}])])
         told = "\n".join(page.blocks)
         assert page.losses == ["- bert-base, 31: 0.50 of the best rival"]
-        assert "2 in 1 inputs" in told and "no exporter" in told and "| bert-base | 3.00 | 0.50 | - | 0.50 |" in told
+        assert (
+            "2 in 1 of 17 inputs" in told and "no exporter" in told and "| bert-base | 3.00 | 0.50 | - | 0.50 |" in told
+        )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

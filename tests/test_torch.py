@@ -40,6 +40,12 @@ class Reference:
         matrix = (weight.T if transpose else weight).numpy()
         return Packed(matrix, matrix.shape[1], matrix.shape)
 
+    def rows(self, a: Any, b: Any, *extras: Any) -> Any:
+        names = (operand.name for operand in self.operator.epilogue.operands)
+        given = dict(zip(names, map(np.from_dlpack, extras), strict=True))
+        found = self(a.reshape(-1, a.shape[-1]), b, **{name: torch.from_numpy(each) for name, each in given.items()})
+        return found.view(*a.shape[:-1], -1)
+
     def __call__(self, a: Any, b: Any, out: Any = None, **operands: Any) -> Any:
         operands = {name: given.numpy() if torch.is_tensor(given) else given for name, given in operands.items()}
         found = self.operator.reference(a.numpy(), b.matrix if isinstance(b, Packed) else b.numpy(), **operands)
@@ -262,6 +268,33 @@ class TestSwapping:
         torch.testing.assert_close(served(x), expected, rtol=1e-5, atol=1e-5)
         assert list(served.state_dict()) == names
         assert [type(each).__name__ for each in served.children()].count("ServedLinear") == 6
+        with torch.enable_grad(), pytest.raises(OperandError, match=r"no gradients.*torch\.no_grad"):
+            served(x)
+
+    def test_convolutions_take_what_follows_them(self, doubles: Libraries):
+        """Normalization and ReLU of a sequence; what was changed in place since is seen, and no name is lost."""
+        relu = nn.ReLU()
+        module = nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), relu, nn.Conv2d(8, 8, 3, padding=1), relu),
+            *(nn.BatchNorm2d(8), nn.Conv2d(8, 6, 1, groups=2), nn.BatchNorm2d(6), nn.Tanh()),
+            *(nn.Conv2d(6, 4, 3, padding="same"), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, affine=False), nn.Flatten()),
+        ).eval()
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                buffer.uniform_(0.5, 1.5)
+        x, names = torch.randn(2, 3, 9, 14), list(module.state_dict())
+        served = optimize(copy.deepcopy(module), doubles)
+        torch.testing.assert_close(served(x), module(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(served[0](x[0]), torch.relu(module[1](module[0](x)))[0], rtol=1e-4, atol=1e-4)
+        assert list(served.state_dict()) == names
+        kinds = [type(each).__name__ for each in served]
+        assert kinds[:5] == ["ServedConvolution", "Folded", "Identity", "ServedConvolution", "Identity"]
+        assert kinds[5:9] == ["BatchNorm2d", "ServedConvolution", "Folded", "Tanh"]
+        assert kinds[9:] == ["Conv2d", "ServedConvolution", "BatchNorm2d", "Flatten"]
+        for each in (module, served):
+            each[1].running_var.mul_(2)
+            each[7].load_state_dict({**each[7].state_dict(), "weight": torch.full((6,), 0.5)}, assign=True)
+        torch.testing.assert_close(served(x), module(x), rtol=1e-4, atol=1e-4)
         with torch.enable_grad(), pytest.raises(OperandError, match=r"no gradients.*torch\.no_grad"):
             served(x)
 

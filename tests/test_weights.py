@@ -20,8 +20,9 @@ from vortex.candidates import WIDEST_PANEL, sieve
 from vortex.dtypes import GROUPS, WEIGHT_BITS
 from vortex.epilogue import NOTHING
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
-from vortex.launcher import GemmKernel, shape_of
+from vortex.launcher import GemmKernel
 from vortex.rkernel import decompose
+from vortex.shapes import shape_of
 from vortex.specs import load_spec, what_if
 
 FORMATS = (

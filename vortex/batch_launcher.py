@@ -13,9 +13,20 @@ from vortex import explain as explaining
 from vortex.batch_operands import MOST_RANK, PackedMatrices, product_shape, refusal
 from vortex.candidates import Strategy
 from vortex.errors import OperandError, ShapeError
-from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
+from vortex.launcher import GemmKernel
 from vortex.library import Library, write
-from vortex.operands import UNREADABLE, aligned_zeros, allocated, exportable, refuse_gradients, unreadable
+from vortex.operands import (
+    ACCUMULATE,
+    TRANSPOSE_A,
+    TRANSPOSE_B,
+    UNREADABLE,
+    aligned_zeros,
+    allocated,
+    exportable,
+    matrix_of,
+    refuse_gradients,
+    unreadable,
+)
 from vortex.operators import BatchGemm, rebuilt
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
 from vortex.shapes import shape_of, thread_count
@@ -43,7 +54,7 @@ class Products:
         refuse_gradients(b, names=("b",))
         transpose = self.operator.transpose_b if transpose is None else transpose
         try:
-            matrices = b if isinstance(b, np.ndarray) else np.from_dlpack(b)
+            matrices = matrix_of(b)
         except (*UNREADABLE, AttributeError) as error:
             raise unreadable(error, b=b) from error
         if not 2 <= matrices.ndim <= MOST_RANK:

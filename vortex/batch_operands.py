@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vortex.errors import ShapeError, VortexError
-from vortex.launcher import TRANSPOSE_A, TRANSPOSE_B
-from vortex.operands import REASONS, Refusal, described
+from vortex.operands import REASONS, TRANSPOSE_A, TRANSPOSE_B, Refusal, described
 
 BATCH_REASONS: tuple[Refusal, ...] = (
     REASONS[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
 from vortex.library import Library, write
 from vortex.native import native_module
-from vortex.operands import REASONS, UNREADABLE, aligned_zeros, exportable, refuse_gradients, unreadable
+from vortex.operands import REASONS, UNREADABLE, aligned_zeros, exportable, refuse_gradients, unreadable, viewed
 from vortex.selector import Grid
 from vortex.shapes import thread_count
 from vortex.threads import Listener, get_num_threads
@@ -38,6 +38,11 @@ class PackedFilters:
     identity: str
     forms: int
     """What `data` holds, one after the other: DIRECT, and above it a bit for each Winograd tile."""
+
+    @cached_property
+    def memory(self) -> Any:
+        """`data` as the native door takes it at once."""
+        return viewed(self.data)
 
     def __repr__(self) -> str:
         return f"PackedFilters(shape={self.shape}, groups={self.groups}, library={self.identity[:12]})"
@@ -300,13 +305,13 @@ class ConvKernel:
         if any(type(operand) is not np.ndarray for operand in (x, out, *extras)):
             refuse_gradients(x, out, *extras, names=("x", "out", *self._names))
         try:
-            status = door(x, filters.data, out, self._turned, *numbers, *extras)
+            status = door(x, filters.memory, out, self._turned, *numbers, *extras)
         except UNREADABLE:
             if isinstance(out, np.ndarray) and not out.flags.writeable:
                 raise OperandError("out is read-only; expected a writable array; pass a copy") from None
             try:
                 status = door(
-                    exportable(x), filters.data, out, self._turned, *numbers, *(exportable(extra) for extra in extras)
+                    exportable(x), filters.memory, out, self._turned, *numbers, *(exportable(extra) for extra in extras)
                 )
             except UNREADABLE as error:
                 raise unreadable(error, x=x, out=out, **dict(zip(self._names, extras, strict=True))) from error

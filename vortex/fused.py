@@ -9,9 +9,20 @@ import numpy as np
 
 from vortex import operators
 from vortex.errors import DtypeError, OperandError, UnknownNameError, VortexError
-from vortex.launcher import ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B, GemmKernel
+from vortex.launcher import GemmKernel, makes_tensors
 from vortex.library import Library
-from vortex.operands import OPERANDS, UNREADABLE, PackedOperand, described, exportable, refuse_gradients
+from vortex.operands import (
+    ACCUMULATE,
+    OPERANDS,
+    PACKED,
+    TRANSPOSE_A,
+    TRANSPOSE_B,
+    UNREADABLE,
+    PackedOperand,
+    described,
+    exportable,
+    refuse_gradients,
+)
 from vortex.regions import planned
 from vortex.selector import LaunchPlan
 from vortex.steps import Operand
@@ -48,16 +59,21 @@ class FusedGemm(GemmKernel):
         int8, uint8, int32, and uint16 or ml_dtypes for bfloat16. Raises as a plain product does.
         """
         extras = self._in_order(operands)
-        if out is None:
-            if accumulate:
-                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
-            out = self._allocate(a, b, transpose_a, transpose_b)
         flags = TRANSPOSE_A * transpose_a + TRANSPOSE_B * transpose_b + ACCUMULATE * accumulate
         data, run = b, self._gemm
         sizes: tuple[int, ...] = ()
         if type(b) is PackedOperand:
-            data, flags, sizes = self._laid_out(b, flags)
-            run = self._gemm_packed if sizes else self._gemm
+            data, flags = b.memory, self._flags_with(b, flags)
+            run, sizes = self._gemm_packed, (b.n, b.k)
+        if out is None:
+            if accumulate:
+                raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
+            if makes_tensors(type(a)):
+                self._refuse_gradients(a, b, None, extras)
+                made = self.made(a, b, flags, extras)
+                if made is not None:
+                    return made
+            out = self._allocate(a, b, transpose_a, transpose_b)
         return self._stored(run, (a, data, out, flags, *sizes), extras, (a, b, out))
 
     def run(
@@ -74,18 +90,16 @@ class FusedGemm(GemmKernel):
         """Run a given plan instead of the selected one; same operands as a call."""
         extras = self._in_order(operands)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
-        data, sizes = b, tuple[int, ...]()
+        data, n, k = b, 0, 0
         if type(b) is PackedOperand:
-            data, flags, sizes = self._laid_out(b, flags)
-        given = (*(sizes or (0, 0)), int(bool(sizes)), *planned(plan))
+            data, flags, n, k = b.memory, self._flags_with(b, flags), b.n, b.k
+        given = n, k, flags & PACKED != 0, *planned(plan)
         return self._stored(self._run_plan(plan), (a, data, out, flags, *given), extras, (a, b, out))
 
     def _stored(self, run: Any, arguments: tuple[Any, ...], extras: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Call the native door and return the output."""
         a, b, out = given
-        refuse_gradients(a, out, *extras, names=("a", "out", *self._names))
-        if type(b) is not PackedOperand:
-            refuse_gradients(b, names=("b",))
+        self._refuse_gradients(a, b, out, extras)
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
         try:
@@ -95,11 +109,16 @@ class FusedGemm(GemmKernel):
             told = ", ".join(f"{name} {described(operand)}" for name, operand in named)
             raise DtypeError(f"an operand cannot be read ({error}); given {told}; expected dense tensors") from error
         if status:
-            raise self._told(status, given, extras)
+            raise self._refusal(status, a, b, out, extras)
         return out
+
+    def _refuse_gradients(self, a: Any, b: Any, out: Any, extras: tuple[Any, ...]) -> None:
+        refuse_gradients(a, b, out, *extras, names=(*OPERANDS, *self._names))
 
     def _in_order(self, operands: dict[str, Any]) -> tuple[Any, ...]:
         """The operands of the epilogue in the order of its steps; refuses missing and unknown ones."""
+        if tuple(operands) == self._names:
+            return tuple(operands.values())
         unknown = sorted(operands.keys() - set(self._names))
         missing = [operand for operand in self._extras if operand.name not in operands]
         if unknown or missing:
@@ -107,15 +126,6 @@ class FusedGemm(GemmKernel):
             what = f"unknown operand {unknown[0]!r}" if unknown else f"{missing[0].name} is missing"
             raise UnknownNameError(f"{what}; the epilogue ({self._store.chain}) expects {expected}; pass just these")
         return tuple(operands[name] for name in self._names)
-
-    def _laid_out(self, b: PackedOperand, flags: int) -> tuple[Any, int, tuple[int, ...]]:
-        """The memory of a packed operand, the flags for it, and its extents if it lies in panels."""
-        if b.identity != self._identity:
-            raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
-        if flags & TRANSPOSE_B:
-            raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
-        sizes = () if b.data.ndim == 2 else (b.n, b.k)
-        return b.data, flags | TRANSPOSE_B * b.transposed, sizes
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`, in the element type of the output."""
@@ -133,17 +143,17 @@ class FusedGemm(GemmKernel):
             raise DtypeError("out would be bfloat16, which NumPy does not know; pass out= of uint16 or of ml_dtypes")
         return np.empty((m, n), wanted)
 
-    def _told(self, status: int, given: tuple[Any, ...], extras: tuple[Any, ...]) -> VortexError:
+    def _refusal(self, status: int, a: Any, b: Any, out: Any, extras: tuple[Any, ...] = ()) -> VortexError:
         """A refusal of the native door in words."""
         kind, problem, remedy = self._reason(status)
-        place, names, values = status >> 8, (*OPERANDS, *self._names), (*given, *extras)
+        given = (a, b, out, *(extras or (None,) * len(self._names)))
+        place, names = status >> 8, (*OPERANDS, *self._names)
         if status & 0xFF == WRONG_DTYPE:
             remedy = f"{names[place]} is {self._dtypes[place]} in this library; cast the operand"
-        shapes = ", ".join(f"{name} {described(value)}" for name, value in zip(names, values, strict=True))
-        return kind(f"{names[place]} ({described(values[place])}) {problem}; given {shapes}; {remedy}")
-
-    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
-        return self._told(status, (a, b, out), (None,) * len(self._names))
+        shapes = ", ".join(
+            f"{name} {described(value)}" for name, value in zip(names, given, strict=True) if value is not None
+        )
+        return kind(f"{names[place]} ({described(given[place])}) {problem}; given {shapes}; {remedy}")
 
     @property
     def _dtypes(self) -> tuple[str, ...]:

@@ -9,73 +9,70 @@ from typing import Any
 
 import numpy as np
 
-from vortex import explain as explaining
 from vortex import regions as polymers
-from vortex.axes import fixed
 from vortex.candidates import WIDEST_PANEL, dot_tiles
 from vortex.dtypes import WORDS
-from vortex.errors import OperandError, ShapeError, VortexError
+from vortex.errors import OperandError, VortexError
 from vortex.library import Library, write
-from vortex.native import native_module
 from vortex.operands import (
+    ACCUMULATE,
     FIXED_EXTENT,
+    FOLDED,
     OPERANDS,
     REASONS,
+    TRANSPOSE_A,
+    TRANSPOSE_B,
     UNREADABLE,
     PackedOperand,
     Refusal,
     aligned_zeros,
+    allocated,
     described,
     exportable,
     extents,
+    gradients,
+    matrix_of,
     refuse_gradients,
     retry,
     unreadable,
 )
-from vortex.operators import rebuilt
-from vortex.selector import Grid, LaunchPlan, Shape
-from vortex.shapes import select_arguments, shape_of, thread_count
-from vortex.threads import Listener, get_num_threads
+from vortex.planner import Planner
+from vortex.selector import LaunchPlan
+from vortex.threads import Listener
 
-TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE = 1, 2, 4
 _ARRAY = np.ndarray
 MAKES_TENSORS = "__dlpack_c_exchange_api__"
 """The attribute of classes, torch.Tensor for one, whose tensors native code may be able to make."""
+_makers: set[type] = set()
+"""Those met so far."""
 UNMADE = -1
 
 
-class GemmKernel:
+def makes_tensors(kind: type) -> bool:
+    """Whether native code may be able to make tensors of this kind."""
+    if kind in _makers:
+        return True
+    if hasattr(kind, MAKES_TENSORS):
+        _makers.add(kind)
+    return kind in _makers
+
+
+class GemmKernel(Planner):
     """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
 
     packing = "pack"
     """The native function that lays a B out."""
 
     def __init__(self, library: Library) -> None:
-        self.library = library
-        self.manifest = library.manifest
+        super().__init__(library)
         self._identity = library.identity
-        self.module = module = native_module(library)
-        calls, asked = ("gemm", "gemm_new", "gemm_packed", "gemm_planned"), ("readable", "select", "time_selection")
-        (
-            self._gemm,
-            self._gemm_new,
-            self._gemm_packed,
-            self._planned,
-            self._pack,
-            self._readable,
-            self._select,
-            self._time,
-        ) = (module.get_function(name) for name in (*calls, self.packing, *asked))
-        self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
-        self._selector = self.manifest.selector()
+        names = "gemm", "gemm_new", "gemm_packed", "gemm_new_packed", "gemm_planned", self.packing, "readable"
+        calls = (self.module.get_function(name) for name in names)
+        self._gemm, self._gemm_new, self._gemm_packed, self._gemm_new_packed, self._planned, *rest = calls
+        self._pack, self._readable = rest
+        self._threads = Listener(*map(self.module.get_function, ("set_threads", "borrow_threads")))
         dots = any(strategy.stage.dot for strategy in self.strategies)
         self._few = max(dot_tiles(round(self.manifest.rates.registers))) if dots else 0
-        self._fixed = fixed(rebuilt(self.manifest.operator, self.manifest.settings))
-
-    @property
-    def strategies(self) -> tuple[Any, ...]:
-        """Every strategy that the selector chooses from."""
-        return self.manifest.strategies
 
     def __call__(
         self,
@@ -97,11 +94,15 @@ class GemmKernel:
         flags = TRANSPOSE_A if transpose_a else 0
         if transpose_b:
             flags |= TRANSPOSE_B
-        if out is None:
-            if accumulate:
+        if accumulate:
+            if out is None:
                 raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
-            if type(a) is not _ARRAY and type(b) is not PackedOperand and hasattr(type(a), MAKES_TENSORS):
-                if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0):
+            flags |= ACCUMULATE
+        if type(b) is PackedOperand:
+            return self._with_packed(a, b, out, flags)
+        if out is None:
+            if type(a) in _makers or (type(a) is not _ARRAY and makes_tensors(type(a))):
+                if gradients.recorded():
                     refuse_gradients(a, b, out)
                 try:
                     made = self._gemm_new(a, b, flags)
@@ -112,13 +113,8 @@ class GemmKernel:
                 if made != UNMADE:
                     raise self._refusal(made, a, b, out)
             out = self._allocate(a, b, transpose_a, transpose_b)
-        if accumulate:
-            flags |= ACCUMULATE
-        if type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY:
-            if type(b) is PackedOperand:
-                return self._with_packed(a, b, out, flags)
-            if getattr(a, "requires_grad", 0) or getattr(b, "requires_grad", 0) or getattr(out, "requires_grad", 0):
-                refuse_gradients(a, b, out)
+        if (type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded():
+            refuse_gradients(a, b, out)
         try:
             status = self._gemm(a, b, out, flags)
         except UNREADABLE:
@@ -128,22 +124,53 @@ class GemmKernel:
         return out
 
     def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
-        if b.identity != self._identity:
-            raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
-        if type(a) is not _ARRAY or type(out) is not _ARRAY:
-            refuse_gradients(a, out, names=("a", "out"))
-        if flags & TRANSPOSE_B:
-            raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
-        run, sizes = (self._gemm, ()) if b.data.ndim == 2 else (self._gemm_packed, (b.n, b.k))
-        if b.transposed:
-            flags |= TRANSPOSE_B
+        if (type(a) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded():
+            refuse_gradients(a, b, out)
+        flags = self._flags_with(b, flags)
+        if out is None:
+            if type(a) in _makers or (type(a) is not _ARRAY and makes_tensors(type(a))):
+                made = self.made(a, b, flags, ())
+                if made is not None:
+                    return made
+            out = self._allocate(a, b, flags & TRANSPOSE_A != 0, False)
         try:
-            status = run(a, b.data, out, flags, *sizes)
+            status = self._gemm_packed(a, b.memory, out, flags, b.n, b.k)
         except UNREADABLE:
-            status = retry(run, a, b.data, out, flags, *sizes)
+            status = retry(self._gemm_packed, a, b.data, out, flags, b.n, b.k)
         if status:
             raise self._refusal(status, a, b, out)
         return out
+
+    def _flags_with(self, b: PackedOperand, flags: int) -> int:
+        """`flags`, and how `b` is packed."""
+        if b.identity != self._identity:
+            raise OperandError(f"b {b!r} was packed by another library; pack it again with this library's pack()")
+        if flags & TRANSPOSE_B:
+            raise OperandError("transpose_b with a packed operand: pack(b, transpose=True) has done it; drop the flag")
+        return flags | b.flags
+
+    def made(self, a: Any, b: Any, flags: int, extras: tuple[Any, ...]) -> Any:
+        """The result in a tensor that native code makes, of the kind of `a`; None if it cannot read an operand."""
+        data, n, k = (b.memory, b.n, b.k) if type(b) is PackedOperand else (b, 0, 0)
+        try:
+            made = self._gemm_new_packed(a, data, flags, n, k, *extras)
+        except UNREADABLE:
+            return None
+        if type(made) is int:
+            raise self._refusal(made, a, b, None, extras)
+        return made
+
+    def rows(self, a: Any, b: PackedOperand, *extras: Any) -> Any:
+        """epilogue(a B) [..., n] for `a` [..., k], whose axes before the last are all rows, in a new tensor.
+
+        For layers of networks: no gradients are looked for, and `a` is of a kind that native code makes, as torch's
+        tensors are. `extras` are the epilogue's operands per column. Raises ShapeError where the rows are no constant
+        distance apart.
+        """
+        made = self._gemm_new_packed(a, b.memory, self._flags_with(b, FOLDED), b.n, b.k, *extras)
+        if type(made) is int:
+            raise self._refusal(made, a, b, None, extras)
+        return made
 
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
@@ -173,40 +200,9 @@ class GemmKernel:
         if status:
             raise self._refusal(status, None, b, None)
         if few or narrow:
-            matrix = b if isinstance(b, np.ndarray) else np.from_dlpack(b)
+            matrix = matrix_of(b)
             data[:] = matrix if transpose == few else matrix.T
         return PackedOperand(data, n, k, self._identity, transposed=few)
-
-    def plan(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
-        """The plan that a call of this shape runs, chosen by the native selector. `operands`: see `shape_of`."""
-        shape, count = self._shape(m, n, k, **operands), thread_count(threads)
-        pattern, regions = self.native_regions(shape, count)
-        if regions:
-            return polymers.priced(self._selector, shape, count, pattern, regions)
-        return self._priced(shape, *self.native_choice(shape, count), count)
-
-    def polymerize(self, on: bool) -> None:
-        """Whether calls may be served by several micro-kernels, each for a region of the output; at first they may.
-
-        For all callers of the library. The last bits of a result whose residue is a region may be others without.
-        """
-        self.module.get_function("polymerizing")(int(on))
-
-    def native_regions(self, shape: Shape, threads: int) -> tuple[int, list[list[int]]]:
-        """The regions that the native selector cuts a call into, as `polymerize.priced` takes them; none for most."""
-        ask, arguments = self.module.get_function("regions"), (*select_arguments(shape), threads)
-        return polymers.chosen(lambda place: int(ask(*arguments, place)))
-
-    def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
-        """What the native selector picks without regions: the index of a strategy, and the grid."""
-        choice = int(self._select(*select_arguments(shape), threads))
-        return choice & 0xFFFF, Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
-
-    def plans(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> list[LaunchPlan]:
-        """Every plan the selector chooses from for this shape, and the polymerized one if that is its choice."""
-        chosen = self.plan(m, n, k, threads=threads, **operands)
-        found = explaining.plans(self._selector, self._shape(m, n, k, **operands), thread_count(threads))
-        return [chosen, *found] if chosen.regions else found
 
     def run(
         self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
@@ -233,35 +229,6 @@ class GemmKernel:
     def _regions(self) -> Any:
         return self.module.get_function("gemm_regions")
 
-    def predict(self, m: Any, n: Any, k: Any, *, threads: int | None = None, **operands: Any) -> Any:
-        """Predicted seconds of a call; arrays of extents are broadcast and give an array."""
-        if np.ndim(m) == np.ndim(n) == np.ndim(k) == 0:
-            return self.plan(m, n, k, threads=threads, **operands).seconds
-        try:
-            shapes = np.broadcast_arrays(m, n, k)
-        except ValueError as error:
-            raise ShapeError(f"m, n, k: {error}; expected arrays that broadcast") from error
-        flat = [
-            self.plan(x, y, z, threads=threads, **operands).seconds
-            for x, y, z in zip(*(e.ravel() for e in shapes), strict=True)
-        ]
-        return np.array(flat).reshape(shapes[0].shape)
-
-    def explain(self, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> explaining.Explanation:
-        """The chosen strategy with each cost term, the runners-up, and what the sieve admitted."""
-        plan = self.plan(m, n, k, threads=threads, **operands)
-        shape = self._shape(m, n, k, **operands)
-        return explaining.explain(self.manifest, self._selector, shape, plan, thread_count(threads))
-
-    def cost_terms(self, plan: LaunchPlan, m: int, n: int, k: int, **operands: Any) -> dict[str, float]:
-        """Predicted seconds of one plan, term by term."""
-        return explaining.terms(self._selector, self._shape(m, n, k, **operands), plan)
-
-    def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
-        """Seconds per selection in native code, the mean of `repeats`."""
-        arguments = select_arguments(self._shape(m, n, k, **operands))
-        return int(self._time(*arguments, get_num_threads(), repeats)) * 1e-9 / repeats
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the library to one file, to be read by `vortex.load`."""
         write(self.library, Path(path))
@@ -270,25 +237,6 @@ class GemmKernel:
         hardware = self.manifest.hardware["name"]
         count, basis = len(self.strategies), self.manifest.basis
         return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
-
-    def _shape(self, m: int, n: int, k: int, **operands: Any) -> Shape:
-        self._check_fixed(m=m, n=n, k=k)
-        return shape_of(m, n, k, **operands)
-
-    def _check_fixed(self, **extents: int) -> None:
-        """Refuse an extent that no call of this library has."""
-        for axis, extent in extents.items():
-            if self._fixed.get(axis, extent) != extent:
-                raise ShapeError(f"{axis}={extent}: this library is for {self._told_fixed()} alone; {FIXED_EXTENT[2]}")
-
-    def _told_fixed(self) -> str:
-        return ", ".join(f"{axis}={extent}" for axis, extent in self._fixed.items())
-
-    def _priced(self, shape: Shape, index: int, grid: Grid, threads: int) -> LaunchPlan:
-        total = np.asarray(self._selector.costs(shape, grid, threads).total)
-        return LaunchPlan(
-            index, self.strategies[index], grid, float(total[index]), min(threads, grid.m * grid.n * grid.k)
-        )
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""
@@ -299,15 +247,7 @@ class GemmKernel:
             extents(a, "a")
             extents(b, "b")
             raise
-        if type(a) is _ARRAY:
-            return np.empty((m, n), np.float32)
-        if hasattr(a, "new_empty"):
-            return a.new_empty(m, n)
-        if hasattr(a, "__array_namespace__"):
-            return a.__array_namespace__().empty((m, n), dtype=a.dtype)
-        if hasattr(a, "__dlpack__"):
-            return np.empty((m, n), np.float32)
-        raise OperandError(f"a is a {type(a).__name__}; expected a tensor; {REASONS[0][2]}")
+        return allocated(a, (m, n))
 
     def _reason(self, status: int) -> Refusal:
         """What a number of the native door means."""
@@ -318,7 +258,7 @@ class GemmKernel:
             else (kind, problem, remedy)
         )
 
-    def _refusal(self, status: int, a: Any, b: Any, out: Any) -> VortexError:
+    def _refusal(self, status: int, a: Any, b: Any, out: Any, extras: tuple[Any, ...] = ()) -> VortexError:
         kind, problem, remedy = self._reason(status)
         place = status >> 8
         name, operand = OPERANDS[place], (a, b, out)[place]

@@ -13,7 +13,7 @@ from vortex.errors import DeviceError, LibraryError
 from vortex.library import Library
 
 
-def _light_tvm_ffi() -> Any:
+def light_tvm_ffi() -> Any:
     """Import tvm-ffi without the imports of torch (seconds) and CUDA's bindings that it would do on its own.
 
     Torch tensors are still taken.
@@ -41,6 +41,6 @@ def native_module(library: Library[Any]) -> Any:
         path = Path(folder) / "library.so"
         path.write_bytes(library.binary)
         try:
-            return _light_tvm_ffi().load_module(os.fspath(path))
+            return light_tvm_ffi().load_module(os.fspath(path))
         except (RuntimeError, OSError) as error:
             raise LibraryError(f"the machine code of the library does not load: {error}") from error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
+from vortex.native import light_tvm_ffi
 
+TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, PACKED, FOLDED = 1, 2, 4, 8, 16
+"""Flags of runtime/door.c."""
 OPERANDS = ("a", "b", "out")
 Refusal = tuple[type[VortexError], str, str]
 """The exception, what is wrong with the operand, and what to do."""
@@ -73,8 +78,23 @@ class PackedOperand:
     identity: str
     transposed: bool = False
 
+    @cached_property
+    def memory(self) -> Any:
+        """`data` as the native door takes it at once; an array is looked at anew in each call."""
+        return viewed(self.data)
+
+    @cached_property
+    def flags(self) -> int:
+        """How the native door is told of it: as a matrix, transposed or not, or as panels."""
+        return PACKED if self.data.ndim == 1 else TRANSPOSE_B if self.transposed else 0
+
     def __repr__(self) -> str:
         return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"
+
+
+def viewed(tensor: Any) -> Any:
+    """A tensor's memory, held, as the native door takes it at once."""
+    return light_tvm_ffi().from_dlpack(tensor)
 
 
 def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -114,11 +134,40 @@ def exportable(operand: Any) -> Any:
     return operand if operand.flags.writeable else np.asarray(_Unlocked(operand))
 
 
+class Gradients:
+    """Whether operations are recorded now, as far as torch knows; until it is imported, they might be."""
+
+    def __init__(self) -> None:
+        self.recorded: Callable[[], bool] = self._ask
+
+    def _ask(self) -> bool:
+        torch = sys.modules.get("torch")
+        if not hasattr(torch, "is_grad_enabled"):
+            return True
+        self.recorded = torch.is_grad_enabled  # type: ignore[union-attr]
+        return self.recorded()
+
+
+gradients = Gradients()
+
+
 def refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
-    """The one thing the native door cannot see."""
-    for name, operand in zip(names, operands, strict=True):
+    """The one thing the native door cannot see. Where nothing is recorded (torch.no_grad()) nothing is refused."""
+    if not gradients.recorded():
+        return
+    for place, operand in enumerate(operands):
         if getattr(operand, "requires_grad", False):
-            raise OperandError(f"{name} requires grad; expected a plain tensor; pass {name}.detach()")
+            name = names[place]
+            raise OperandError(
+                f"{name} requires grad; expected a plain tensor; pass {name}.detach(), or call under torch.no_grad()"
+            )
+
+
+def matrix_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """A tensor as an array of the same memory."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    return np.from_dlpack(tensor.detach() if getattr(tensor, "requires_grad", False) else tensor)
 
 
 UNREADABLE = (BufferError, TypeError, ValueError, RuntimeError)

@@ -31,6 +31,8 @@ class Options:
     """A saved library of the plain product instead of vortex.compile()."""
     folder: Path | None = None
     """Of the results: what takes long before the first case is kept there. None: it is made in every run."""
+    inputs: int | None = None
+    """Of a network, at most; spread evenly over all it has."""
 
 
 Measure = Callable[[Any], list[Line]]

@@ -3,14 +3,15 @@
 #include "values.h"
 #include "refusals.h"
 #include <tvm/ffi/extra/c_env_api.h>
-/* All that is called of tvm-ffi, by gemm_new alone: without it the other doors still open. */
+/* All that is called of tvm-ffi, where a result is made: without it the other doors still open. */
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 #define REGION_FIELDS 7 /* of a vx_region, that Python sees */
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16 }; /* Mirrored by operands. */
+#define MOST_RANK 8 /* of an A whose axes before the last are all rows */
 /* Behind those that doors have in common; mirrored by operands.REASONS. */
 enum {
   BAD_EXTRAS = FIRST_OWN,
@@ -181,23 +182,61 @@ EXPORT int __tvm_ffi_gemm(void *self, const TVMFFIAny *args, int32_t count, TVMF
   return answer(result, run(&call));
 }
 
-/* gemm_new(a, b, flags, extras...): the result in a tensor of the kind of `a`, of which tvm-ffi knows how one is made; else the refusal. */
-EXPORT int __tvm_ffi_gemm_new(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  matrix a, b;
+/* [..., k] as the matrix of its rows, in `room` for its extents and strides; not where those are no constant distance apart. */
+static int fold(const DLTensor *t, DLTensor *flat, int64_t *room) {
+  int64_t rows = 1, apart = 0, next = 0, last = t->ndim - 1;
+  if (last < 1 || t->ndim > MOST_RANK) return 0;
+  for (int64_t axis = 0; axis < last; axis++) rows *= t->shape[axis];
+  for (int64_t axis = last - 1, dense = t->shape[last]; axis >= 0 && rows; dense *= t->shape[axis--]) {
+    int64_t stride = t->strides ? t->strides[axis] : dense;
+    if (t->shape[axis] == 1) continue;
+    if (apart && stride != next) return 0;
+    if (!apart) apart = stride;
+    next = stride * t->shape[axis];
+  }
+  const int64_t shape[] = {rows, t->shape[last], apart ? apart : t->shape[last], t->strides ? t->strides[last] : 1};
+  for (int i = 0; i < 4; i++) room[i] = shape[i];
+  *flat = *t;
+  flat->ndim = 2;
+  flat->shape = room;
+  flat->strides = room + 2;
+  return 1;
+}
+
+/* The result in a tensor of the kind of `a`, of which tvm-ffi knows how one is made; else the refusal. */
+static int make(const TVMFFIAny *a, const TVMFFIAny *b, const TVMFFIAny *extras, int64_t count, int64_t flags, int64_t n, int64_t k,
+                TVMFFIAny *result) {
+  matrix left, right;
+  DLTensor rows, flat;
+  int64_t room[4], extents[MOST_RANK] = {0};
   int32_t flip;
-  int refused;
-  if ((refused = read_a(&args[0], &a, &flip)) || (refused = read_matrix(&args[1], OPERAND_B, &vx_factor, &b)))
+  int refused, packed = !!(flags & PACKED), leading = 1;
+  TVMFFIAny given[3] = {*a, *b};
+  const DLTensor *t = tensor_of(a);
+  if (flags & FOLDED && t && t->ndim != 2 && fold(t, &rows, room)) {
+    given[0] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &rows};
+    leading = t->ndim - 1;
+  }
+  if ((refused = read_a(&given[0], &left, &flip)) || (!packed && (refused = read_matrix(b, OPERAND_B, &vx_factor, &right))))
     return answer(result, refused);
-  int col_a = !!(args[2].v_int64 & TRANSPOSE_A) ^ a.is_transposed, col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
-  int64_t extents[] = {col_a ? a.columns : a.rows, col_b ? b.rows : b.columns};
-  DLTensor like = {.device = {kDLCPU, 0}, .ndim = 2, .dtype = {(uint8_t)vx_out.code, (uint8_t)vx_out.bits, 1}, .shape = extents};
+  int col_a = !!(flags & TRANSPOSE_A) ^ left.is_transposed, col_b = !packed && !!(flags & TRANSPOSE_B) ^ right.is_transposed;
+  int64_t m = col_a ? left.columns : left.rows;
+  n = packed ? n : col_b ? right.rows : right.columns;
+  for (int axis = 0; axis < leading; axis++) extents[axis] = leading == 1 ? m : t->shape[axis];
+  extents[leading] = n;
+  DLTensor like = {.device = {kDLCPU, 0}, .ndim = leading + 1, .dtype = {(uint8_t)vx_out.code, (uint8_t)vx_out.bits, 1}, .shape = extents};
   TVMFFIObjectHandle made;
   int failed = TVMFFIEnvTensorAlloc(&like, &made);
   if (failed) return failed;
   TVMFFIAny out = {.type_index = kTVMFFITensor, .v_obj = made};
-  const TVMFFIAny given[] = {args[0], args[1], out};
+  int64_t whole[] = {m, n};
+  flat = *tensor_of(&out);
+  flat.ndim = 2;
+  flat.shape = whole;
+  flat.strides = NULL;
+  given[2] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &flat};
   vx_call call;
-  refused = open_call(given, args + 3, count - 3, args[2].v_int64, 0, 0, 0, &call);
+  refused = open_call(given, extras, count, flags, packed, n, k, &call);
   if (!refused) refused = run(&call);
   if (refused) {
     TVMFFIObjectDecRef(made);
@@ -207,10 +246,20 @@ EXPORT int __tvm_ffi_gemm_new(void *self, const TVMFFIAny *args, int32_t count, 
   return 0;
 }
 
-/* gemm_packed(a, packed, out, flags, n, k, extras...) */
+/* gemm_new(a, b, flags, extras...) */
+EXPORT int __tvm_ffi_gemm_new(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  return make(&args[0], &args[1], args + 3, count - 3, args[2].v_int64, 0, 0, result);
+}
+
+/* gemm_new_packed(a, b or packed, flags, n, k, extras...) */
+EXPORT int __tvm_ffi_gemm_new_packed(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  return make(&args[0], &args[1], args + 5, count - 5, args[2].v_int64, args[3].v_int64, args[4].v_int64, result);
+}
+
+/* gemm_packed(a, b or packed, out, flags, n, k, extras...) */
 EXPORT int __tvm_ffi_gemm_packed(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  int refused = open_call(args, args + 6, count - 6, args[3].v_int64, 1, args[4].v_int64, args[5].v_int64, &call);
+  int refused = open_call(args, args + 6, count - 6, args[3].v_int64, !!(args[3].v_int64 & PACKED), args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
   return answer(result, run(&call));
 }

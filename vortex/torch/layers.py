@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import torch
 
+from vortex.errors import ShapeError
+from vortex.operands import viewed
 from vortex.torch.libraries import Finish, Libraries
 
 Stamp = tuple[int, int]
@@ -24,7 +26,7 @@ class Constants:
     """Weights in the form of a library, and the bias that goes with them."""
 
     weight: Any
-    bias: torch.Tensor | None
+    bias: Any
     held: tuple[torch.Tensor, ...]
     """The memory they were made from: while it is not freed, no other tensor can come to have its stamps."""
 
@@ -57,8 +59,8 @@ class Layer:
         """What decides how constants are laid out, beside the library."""
         raise NotImplementedError
 
-    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
-        """The packed weight, and the bias."""
+    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, Any]:
+        """The packed weight, and the bias, or None."""
         raise NotImplementedError
 
 
@@ -72,21 +74,18 @@ class Dense(Layer):
     def settings(self) -> tuple[Any, ...]:
         return ("dense", self.turned)
 
-    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
+    def lay_out(self, *constants: torch.Tensor) -> tuple[Any, Any]:
         weight, *bias = constants
-        return self.kernel.pack(weight, transpose=self.turned), bias[0].contiguous() if bias else None
+        return self.kernel.pack(weight, transpose=self.turned), viewed(bias[0].contiguous()) if bias else None
 
     def extents(self, x: Sequence[Any], weight: Sequence[Any]) -> tuple[Any, ...]:
         """The shape of the result."""
         return (*x[:-1], weight[0 if self.turned else 1])
 
     def __call__(self, x: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        constants, shape = self.refreshed(given), x.shape
-        flat = len(shape) == 2
-        a = x if flat else x.reshape(-1, shape[-1])
-        out = x.new_empty((a.shape[0], constants.weight.n))
-        if constants.bias is None:
-            self.kernel(a, constants.weight, out)
-        else:
-            self.kernel(a, constants.weight, out, bias=constants.bias)
-        return out if flat else out.view(*shape[:-1], -1)
+        constants = self.refreshed(given)
+        extras = () if constants.bias is None else (constants.bias,)
+        try:
+            return cast(torch.Tensor, self.kernel.rows(x, constants.weight, *extras))
+        except ShapeError:  # rows that are no constant distance apart
+            return cast(torch.Tensor, self.kernel.rows(x.contiguous(), constants.weight, *extras))
