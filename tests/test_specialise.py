@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from priced import found
+from priced import found, selector
 
 import vortex
 from vortex import operators as ops
-from vortex.analyzer import domain
+from vortex.analyzer import CLOSE_FILTERS, FILTERS, choose_panel, domain
 from vortex.axes import extents, fixed
 from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
 from vortex.launcher import GemmKernel
-from vortex.selector import Grid, OperandB, Region
+from vortex.selector import Grid, OperandB, Region, SlopeTable
 from vortex.shapes import shape_of
 from vortex.specialise import micro_kernels, specialised
 from vortex.specs import load_spec
@@ -33,6 +33,26 @@ MOST_M = 512
 N, K = 100, 70
 THIN, DEEP = (7, 300), (24, 9000)
 """(n, k) that an unrestricted library serves by dot products, and by splitting k."""
+
+
+def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
+    """Tiles of every width are equally fast but for half a percent at random."""
+    spec = load_spec("epyc-zen5")
+    plain = [s for s in found(spec).strategies if not (s.stage.pack_a or s.stage.pack_b or s.stage.swap or s.stage.dot)]
+    tallest = [s for s in plain if s.l0.m == max(t.l0.m for t in plain if t.l0.n == s.l0.n)]
+    of = selector(spec, tallest)
+    vectors, rows = np.indices(of.table.seconds.shape)
+    filters = domain((64, 512), [OperandB.PACKED], {"n": FILTERS})
+
+    def chosen(close: float) -> set[int]:
+        widths = set()
+        for seed in range(2):
+            noise = np.random.default_rng(seed).uniform(1.0, 1.005, (len(vectors), 1))
+            table = SlopeTable((vectors * rows * of.rates.multiply_add * noise).astype(np.float32))
+            widths.add(choose_panel(of.rates, table, of.lanes, tallest, filters, None, close))
+        return widths
+
+    assert min(chosen(CLOSE_FILTERS)) >= 64 > min(chosen(0.0))
 
 
 def reals(*shape: int) -> np.ndarray:

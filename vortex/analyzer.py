@@ -24,6 +24,9 @@ COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
 FILTERS = often(dict.fromkeys((16, 32, 64, 96, 128, 192, 256, 384, 512), 1.0))
 """Columns of a packed operand that is the weights of a convolution."""
+CLOSE_FILTERS = 0.01
+"""Widths of panels of filters that are priced so close are told apart by the noise of the measured kernels alone. The
+widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
 BLOCK = 16_384
@@ -125,8 +128,10 @@ def choose_panel(
     strategies: Sequence[Strategy],
     packed: Domain,
     words: WordFormat | None,
+    close: float = 0.0,
 ) -> int:
-    """The declared width of a packed operand: that of the main tile which serves the domain best."""
+    """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
+    those whose mean logarithm of seconds is at most `close` above the least."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
     widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes})
     scores = {}
@@ -134,6 +139,8 @@ def choose_panel(
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
         seconds = np.concatenate([b.min(axis=1) for b in in_blocks(selector, packed.shapes, Grid(1, 1), 1)])
         scores[panel] = float(np.average(np.log(seconds, dtype=np.float64), weights=packed.weights))
+    if close:
+        return max(width for width in widths if scores[width] <= min(scores.values()) + close)
     return min(widths, key=lambda width: (round(scores[width], 3), width))
 
 
@@ -163,7 +170,8 @@ def analyze(
         loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
         finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes)
     columns = {"n": packed} if packed else {}
-    panel = choose_panel(rates, table, lanes, finalists, domain(first, [OperandB.PACKED], {**known, **columns}), words)
+    alone = domain(first, [OperandB.PACKED], {**known, **columns})
+    panel = choose_panel(rates, table, lanes, finalists, alone, words, CLOSE_FILTERS if packed else 0.0)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
     over = domain(last, [OperandB.PACKED] if words and words.weights else list(OperandB), known)
     loss, weights = losses(narrow, over.shapes, 1), np.array(over.weights, np.float32)
