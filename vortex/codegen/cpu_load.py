@@ -1,5 +1,8 @@
 """Load stages of L1 on CPUs: rows copied or transposed into the CacheBuffer."""
 
+from collections.abc import Callable
+from typing import Any
+
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -51,11 +54,37 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
     return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]
 
 
+def zipped(count: int) -> tuple[list[int], list[int]]:
+    """The lanes of two vectors taken by turns: what makes the first vector of the result, and the second."""
+    first, second = range(count // 2), range(count // 2, count)
+    return [x for i in first for x in (i, count + i)], [x for i in second for x in (i, count + i)]
+
+
+def shuffled(block: tirx.Buffer, row: Any, target: Any, lanes: int) -> None:
+    """One step of a transposition: the rows `row` and lanes / 2 further become `target` and the one after it."""
+    pair = [block[T.ramp(x * lanes, 1, lanes)] for x in (row, row + lanes // 2)]
+    for half, order in enumerate(zipped(lanes)):
+        T.buffer_store(block, T.Shuffle(pair, order), [T.ramp((target + half) * lanes, 1, lanes)])
+
+
+def turning(lanes: int) -> tuple[int, Callable[[Any], None]]:
+    """How a square block of registers is transposed: in so many rounds, each into the `lanes` rows behind its own, of
+    which the last ones hold the result; and the statements of it in TVMScript, for one use in one kernel."""
+    rounds = lanes.bit_length() - 1
+
+    @T.inline
+    def turn(block: Any) -> None:
+        for r in T.unroll(rounds):
+            for j in T.unroll(lanes // 2):
+                shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+
+    return rounds, turn
+
+
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
     """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers:
     `lanes` vector loads, log2(lanes) rounds of shuffles, `lanes` vector stores, masked at an edge."""
-    rounds = lanes.bit_length() - 1
-    interleave = [[x for i in range(half, half + lanes // 2) for x in (i, lanes + i)] for half in (0, lanes // 2)]
+    rounds, turn = turning(lanes)
 
     @T.prim_func(s_tir=True)
     def transpose(
@@ -84,22 +113,7 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
                             )
                         else:
                             block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
-                    for r in T.unroll(rounds):
-                        for j in T.unroll(lanes // 2):
-                            block[T.ramp(((r + 1) * lanes + 2 * j) * lanes, 1, lanes)] = T.Shuffle(
-                                [
-                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
-                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
-                                ],
-                                interleave[0],
-                            )
-                            block[T.ramp(((r + 1) * lanes + 2 * j + 1) * lanes, 1, lanes)] = T.Shuffle(
-                                [
-                                    block[T.ramp((r * lanes + j) * lanes, 1, lanes)],
-                                    block[T.ramp((r * lanes + j + lanes // 2) * lanes, 1, lanes)],
-                                ],
-                                interleave[1],
-                            )
+                    turn(block)
                     for i in T.unroll(lanes):
                         if i < wide:
                             T.evaluate(

@@ -13,6 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_load import turning, zipped
 from vortex.codegen.cpu_tile import masked_load
 from vortex.dtypes import WordFormat
 
@@ -37,23 +38,6 @@ def _flip_sum(total: Any, word: Any, lanes: int) -> Any:
         T.broadcast(T.int8(-128), 4 * lanes),
         T.reinterpret(f"int8x{4 * lanes}", word),
     )
-
-
-def _rounds(lanes: int) -> int:
-    return lanes.bit_length() - 1
-
-
-def _zipped(count: int) -> tuple[list[int], list[int]]:
-    """The lanes of two vectors taken by turns: what makes the first vector of the result, and the second."""
-    first, second = range(count // 2), range(count // 2, count)
-    return [x for i in first for x in (i, count + i)], [x for i in second for x in (i, count + i)]
-
-
-def shuffled(block: tirx.Buffer, row: Any, target: Any, lanes: int) -> None:
-    """One step of a transposition: the rows `row` and lanes / 2 further become `target` and the one after it."""
-    pair = [block[T.ramp(x * lanes, 1, lanes)] for x in (row, row + lanes // 2)]
-    for half, order in enumerate(_zipped(lanes)):
-        T.buffer_store(block, T.Shuffle(pair, order), [T.ramp((target + half) * lanes, 1, lanes)])
 
 
 class _Gather:
@@ -107,7 +91,7 @@ class _Gather:
                 [
                     T.Shuffle([T.reinterpret(element, x), T.reinterpret(element, y)], order)
                     for x, y in zip(left, right, strict=True)
-                    for order in _zipped(count)
+                    for order in zipped(count)
                 ]
                 for left, right in zip(groups[::2], groups[1::2], strict=True)
             ]
@@ -213,10 +197,10 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     Square blocks of words in registers: `lanes` loads, log2(lanes) rounds of shuffles, `lanes` stores.
     """
     gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
-    element, rounds = gather.element, _rounds(lanes)
+    element, (rounds, turn) = gather.element, turning(lanes)
 
     @T.prim_func(s_tir=True)
-    def turn(
+    def turn_(
         source: T.handle,
         target: T.handle,
         k: T.int64,
@@ -245,9 +229,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                             )
                         else:
                             block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
-                    for r in T.unroll(rounds):
-                        for j in T.unroll(lanes // 2):
-                            shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+                    turn(block)
                     if signed:  # words past the end of k are zeros
                         D[T.ramp(begin, 1, lanes)] = D[T.ramp(begin, 1, lanes)] - column_sums(
                             [block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)] for i in range(lanes)], lanes
@@ -258,7 +240,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                                 T.ramp((rounds * lanes + i) * lanes, 1, lanes)
                             ]
 
-    return s_tir.Schedule(turn).mod["main"]
+    return s_tir.Schedule(turn_).mod["main"]
 
 
 def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
@@ -290,7 +272,7 @@ def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     """Load stage of A by columns: the same arguments, source [k, rows]; blocks of words are turned in registers."""
     gather, per_word = _Gather(words, lanes), words.per_word
-    element, rounds = gather.element, _rounds(lanes)
+    element, (rounds, turn) = gather.element, turning(lanes)
 
     @T.prim_func(s_tir=True)
     def columns_(
@@ -312,9 +294,7 @@ def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                             ],
                             [T.Select((wo * lanes + j) * per_word + r < k, wide, T.int32(0)) for r in range(per_word)],
                         )
-                    for r in T.unroll(rounds):
-                        for j in T.unroll(lanes // 2):
-                            shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
+                    turn(block)
                     for i in T.unroll(lanes):
                         if i < wide:
                             D[T.ramp((io * lanes + i) * target_stride + wo * lanes, 1, lanes)] = block[
