@@ -100,7 +100,7 @@ def test_same_bits_on_any_number_of_threads(fused: FusedGemm) -> None:
 
 
 def test_accumulate_adds_before_the_epilogue(fused: FusedGemm) -> None:
-    for m, n, k in [(7, 50, 30), (40, 3, 200), (64, 64, 3000)]:
+    for m, n, k in [(7, 50, 30), (40, 3, 200), (64, 64, 3000), (2500, 40, 3000)]:  # the last in bands of rows
         a, b, c, extras = integers(m, k), integers(k, n), integers(m, n), operands(m, n)
         wanted = CHAIN.reference(c + a @ b, **extras)
         assert np.array_equal(fused(a, b, out=c, accumulate=True, **extras), wanted), (m, n, k)

@@ -193,6 +193,15 @@ def test_few_columns_are_packed_on_cache_lines(gemm: GemmKernel, n: int) -> None
     assert packed.data.ctypes.data % 64 == packed.data.strides[0] % (4 * gemm.manifest.lanes) == 0
 
 
+def test_bands_of_a_tall_a(gemm: GemmKernel) -> None:
+    m, n, k = 2500, 70, 3000  # larger than most outermost caches keep of it: rows are walked in bands
+    a, b, c = integers(m, k), integers(k, n), integers(m, n)
+    expected = c + a @ b
+    for operand in (b, gemm.pack(b)):
+        out = c.copy()
+        assert np.array_equal(gemm(a, operand, out=out, accumulate=True), expected)
+
+
 def test_read_only_inputs(gemm: GemmKernel) -> None:
     a, b = integers(20, 30), integers(30, 40)
     a.flags.writeable = b.flags.writeable = False

@@ -10,10 +10,14 @@ from typing import Any
 import tvm
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import LINE, fetch, placed, tile_stages, vector_intrinsics
 
 LAYOUTS = ("row", "col")
 """How L0 walks A: `row` has k contiguous and rows `lda` apart, `col` has rows contiguous and k `lda` apart."""
+
+
+TALL = 16
+"""Rows of a tile past which one row of B lasts so long that nothing need be asked for ahead."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,16 +36,19 @@ class RegisterTile:
 def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
-    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate)`: C[rows, columns] (+)= A[rows, depth] B[depth, columns],
-    where columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if `accumulate` is not 0.
+    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate, ahead, stride)`: C[rows, columns] (+)= A[rows, depth]
+    B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if
+    `accumulate` is not 0. With each row of B as many cache lines are asked for, from `ahead` on and `stride` further on
+    from row to row.
     """
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     tall = rows >= vectors
     row_stride, depth_stride = (1, 0) if tile.layout == "row" else (0, 1)
-    stages = tile_stages(rows, vectors, lanes)
+    stages, lines = tile_stages(rows, vectors, lanes), -(-columns // LINE)
+    asks = rows <= TALL
 
     @T.inline
-    def fetch(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
+    def fetch_row(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
         for l in range(lanes):
             with T.sblock("fetch"):
                 vk = T.axis.spatial(B.shape[0], k)
@@ -68,6 +75,8 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
         ldc: T.int64,
         last: T.int32,
         accumulate: T.int32,
+        ahead: T.handle,
+        stride: T.int64,
     ):
         T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
         A = T.match_buffer(
@@ -79,6 +88,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
         )
         B = T.match_buffer(b, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
+        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[stride, T.int64(1)])
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
@@ -86,14 +96,21 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
             stages.masks(mask, last)
             stages.begin(acc, mask, C, accumulate != 0)
             for k in T.serial(depth):
+                if asks:
+                    with T.sblock("ahead"):
+                        vk = T.axis.opaque(depth, k)
+                        T.reads()
+                        T.writes()
+                        for q in T.unroll(lines):
+                            T.evaluate(fetch(T.address_of(F[vk, q * LINE]), 0))
                 if tall:
                     for j in range(vectors):
-                        fetch(B, row, mask, k, j)
+                        fetch_row(B, row, mask, k, j)
                     for i, j in T.grid(rows, vectors):
                         compute(A, row, acc, k, i, j)
                 else:
                     for j in range(vectors):
-                        fetch(B, row, mask, k, j)
+                        fetch_row(B, row, mask, k, j)
                         for i in range(rows):
                             compute(A, row, acc, k, i, j)
             stages.end(C, mask, acc)

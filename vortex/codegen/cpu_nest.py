@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
+from vortex.codegen.cpu_tile import LINE, fetch
 from vortex.rates import FETCHED_AHEAD
 
 
@@ -20,13 +21,11 @@ def dispatch_symbol(layout: str) -> str:
 
 def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
-    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate")
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "stride")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    arguments = [
-        tirx.Var(name, pointer if name in "abc" else "int32" if name in ("last", "accumulate") else "int64")
-        for name in names
-    ]
+    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "accumulate"), "int32")
+    arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
     chosen = [tile for tile in tiles if tile.layout == layout]
     height = max(tile.rows for tile in chosen) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
@@ -54,13 +53,9 @@ class LoadStage:
 SHORT = int(FETCHED_AHEAD)
 AHEAD = 1024
 """Elements, 4 KiB: far enough for DRAM, and less than what a few tall tiles bring into L1."""
-LINE = 16
+AHEAD_ROWS = 42
+"""Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to."""
 PACK_B = ("none", "copy", "transpose")
-
-
-def fetch(address: tvm.ir.Call, write: int) -> tvm.ir.Call:
-    """Ask for the cache line at `address`, to be read or to be written, into the innermost cache."""
-    return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(3), T.int32(1))
 
 
 STORE_SYMBOL = "vortex_store"
@@ -72,7 +67,8 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
 
     B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
-    is not 0; where it is 2, C is one register tile that all take turns in. `copy_a` is the load stage of a packed A.
+    is not 0; where it is 2, C is one register tile that all take turns in. The first `far` row tiles of a panel ask for
+    its rows AHEAD_ROWS before they are wanted, all others for what they have. `copy_a` is the load stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -102,6 +98,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
         accumulate: T.int32,
         store: T.handle,
         finish: T.int32,
+        far: T.int64,
     ):
         T.func_attr({"global_symbol": stage.symbol})
         A = T.match_buffer(a, (m * lda,), "float32", align=4)
@@ -192,6 +189,8 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
                         height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
+                        origin: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)
+                        asks: T.let[T.int64] = T.Select(u < far, T.int64(1), T.int64(0))
                         if t == 0:
                             if from_memory:  # noqa: SIM102
                                 # Rows this short end before the hardware has seen a stream.
@@ -214,11 +213,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 T.address_of(
                                     (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
                                 ),
-                                T.address_of(
-                                    SB[t * stride]
-                                    if pack_b
-                                    else B[T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)]
-                                ),
+                                T.address_of(SB[t * stride] if pack_b else B[origin]),
                                 T.address_of(C[place]),
                                 kb,
                                 step,
@@ -226,6 +221,8 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 ldc,
                                 T.Cast("int32", wide - (vecs - 1) * lanes),
                                 add,
+                                T.address_of(SB[t * stride] if pack_b else B[origin + asks * AHEAD_ROWS * ldb]),
+                                T.int64(0) if pack_b else asks * ldb,
                             )
                         )
                         if stores:  # noqa: SIM102

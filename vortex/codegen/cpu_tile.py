@@ -26,6 +26,15 @@ def masked_store(value: Any, address: Any, mask: Any) -> Any:
     return T.call_llvm_intrin("void", "llvm.masked.store", value, address, mask)
 
 
+LINE = 16
+"""Elements of a cache line."""
+
+
+def fetch(address: Any, write: int) -> Any:
+    """Ask for the cache line at `address`, to be read or to be written, into the innermost cache; for `T.evaluate`."""
+    return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(3), T.int32(1))
+
+
 @dataclass(frozen=True)
 class Intrinsics:
     """Names of the registered tensor intrinsics of one vector width."""

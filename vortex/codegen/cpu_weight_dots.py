@@ -14,8 +14,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_nest import fetch
-from vortex.codegen.cpu_tile import masked_load, masked_store, placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import fetch, masked_load, masked_store, placed, tile_stages, vector_intrinsics
 from vortex.codegen.cpu_weights import AHEAD
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WEIGHT_BITS, WordFormat

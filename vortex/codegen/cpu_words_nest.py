@@ -15,7 +15,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_nest import AHEAD, LINE, SHORT, STORE_SYMBOL, fetch
+from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL
+from vortex.codegen.cpu_tile import LINE, fetch
 from vortex.codegen.cpu_words import WordTile
 from vortex.codegen.cpu_words_load import COLUMNS_SYMBOL, INTERLEAVE_SYMBOL, ROWS_SYMBOL, TURN_SYMBOL
 from vortex.dtypes import WordFormat

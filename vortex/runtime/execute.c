@@ -1,22 +1,39 @@
 /* L2 of a GEMM: the output cut into grid_m x grid_n blocks and k into parts, each task of one of both one call of an L1 nest. */
 #include "tasks.h"
 
+/* Part of the outermost cache that bands of A take up, and rows for which reading B once more is no matter. */
+#define BAND_SHARE 2
+#define SHORTEST_BAND 1024
+
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* One L1 nest over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
+/* Rows of A that the cores at work keep in the outermost cache while they walk the panels of B. */
+static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
+  int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / work->active / (part->depth > 0 ? part->depth : 1);
+  if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
+  int64_t bands = (m + rows - 1) / rows, tile = work->strategy->rows;
+  return bands > 1 ? rounded((m + bands - 1) / bands, tile) : m;
+}
+
+/* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
  * `store` is seen from that row and from column 0. */
 static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
                      int64_t column, int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
-  int64_t width = s->vectors * vx_lanes;
-  work->nest(call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
-             call->b + (call->transpose_b ? part->first : part->first * call->ldb), c - column, scratch,
-             scratch + a_floats, m, column, end, part->depth, call->lda, call->ldb, ldc, call->panel, call->panel_stride,
-             smaller(s->tile_m, m), smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors,
-             part->accumulate, store, finish);
+  int64_t width = s->vectors * vx_lanes, band = band_of(work, part, m);
+  for (int64_t i = 0; i < m; i += band) {
+    int64_t rows = smaller(band, m - i), first = row + i;
+    vx_store from = vx_store_from(store, i, 0);
+    work->nest(call->a + (call->transpose_a ? first + part->first * call->lda : first * call->lda + part->first),
+               call->b + (call->transpose_b ? part->first : part->first * call->ldb),
+               c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
+               call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
+               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, part->accumulate, &from, finish,
+               work->far);
+  }
 }
 
 /* The store stage for rows `first` to `end` of C, columns `column` on, whose sums lie turned over in `tile`: a few rows at a
@@ -112,6 +129,9 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
   work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
+  int64_t bytes = work.call.k * work.call.n * (int64_t)sizeof(float);
+  work.far = work.call.packed ? bytes > vx_l2_bytes ? INT64_MAX : 0 : bytes > vx_l3_bytes;
+  work.active = plan->grid_m * plan->grid_n * plan->splits < plan->workers ? plan->grid_m * plan->grid_n * plan->splits : plan->workers;
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
   return work;
