@@ -9,12 +9,13 @@ static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* Rows of A that the cores at work keep in the outermost cache while they walk the panels of B. */
+/* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by. */
 static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
-  int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / work->active / (part->depth > 0 ? part->depth : 1);
+  if (m <= SHORTEST_BAND || part->depth <= 0) return m;
+  int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / vx_get_threads() / part->depth;
   if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
-  int64_t bands = (m + rows - 1) / rows, tile = work->strategy->rows;
-  return bands > 1 ? rounded((m + bands - 1) / bands, tile) : m;
+  int64_t bands = (m + rows - 1) / rows;
+  return bands > 1 ? rounded((m + bands - 1) / bands, work->strategy->rows) : m;
 }
 
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
@@ -131,7 +132,6 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
   int64_t bytes = work.call.k * work.call.n * (int64_t)sizeof(float);
   work.far = work.call.packed ? bytes > vx_l2_bytes ? INT64_MAX : 0 : bytes > vx_l3_bytes;
-  work.active = plan->grid_m * plan->grid_n * plan->splits < plan->workers ? plan->grid_m * plan->grid_n * plan->splits : plan->workers;
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
   return work;
