@@ -9,9 +9,9 @@ static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by. */
+/* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
 static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
-  if (m <= SHORTEST_BAND || part->depth <= 0) return m;
+  if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;
   int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / vx_get_threads() / part->depth;
   if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
   int64_t bands = (m + rows - 1) / rows;
