@@ -7,9 +7,21 @@ import numpy as np
 import pytest
 
 from vortex.gpu_candidates import Backend, Variant
-from vortex.gpu_selector import LAYOUTS, Layout
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Layout
 from vortex.gpu_sieve import sieve
-from vortex.gpu_variety import COPIES, NARROW, Variety, choose, cover, domain, doubts, prices, serves, tolerance
+from vortex.gpu_variety import (
+    COPIES,
+    NARROW,
+    Variety,
+    choose,
+    copies_fit,
+    cover,
+    domain,
+    doubts,
+    prices,
+    serves,
+    tolerance,
+)
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
 from vortex.specs import load_spec
@@ -115,3 +127,11 @@ def test_a_backend_that_is_not_the_fastest_has_a_smaller_library():
     assert tolerance(half, Backend.TENSOR_CORE) == tolerance(half, Backend.CUDA_CORE)
     plain = decompose(Gemm(), load_spec("h200"))
     assert tolerance(plain, Backend.CUDA_CORE) == tolerance(half, Backend.HOPPER)
+
+
+def test_every_alignment_class_has_a_tolerance_and_tensor_core_kernels_for_bytes() -> None:
+    assert set(NARROW) == set(ALIGNMENTS)
+    bytes_ = sieve(decompose(Gemm("int8"), load_spec("a100")), Backend.TENSOR_CORE).strategies
+    for size in ALIGNMENTS:
+        for layout in LAYOUTS:
+            assert any(serves(strategy, layout) and copies_fit(strategy, size) for strategy in bytes_), (size, layout)

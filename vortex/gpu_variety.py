@@ -36,14 +36,17 @@ BASES = (2, 3, 5)
 """Of the three Halton sequences: evenly spread, and the same in every build."""
 TOLERANCE = 0.06
 """What the library may lose to the best candidate on any sample."""
-NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0}
+NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0, 1: 16.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
 ELEMENTS = 1 << 16
 """Of an array of prices that is worked on at once: what stays in a core's cache."""
 TIE = 0.002
 """Mean costs closer than this are equal: the model does not tell them apart."""
-COPIES = 24
-"""Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not."""
+COPIES, BYTE_COPIES = 24, 32
+"""Pieces of a stage that a thread may copy: kernels with 44 and more were found to spill, with 32 and fewer not.
+
+The second where a piece is a byte: with fewer, no kernel for Tensor Cores would be left.
+"""
 PAIRED = 64
 """Bytes that rows of k of a stage are multiples of, where pairs of bytes are turned over (cuda_fragments.Spread)."""
 SECOND = 2.5
@@ -153,7 +156,7 @@ def pairs_divide(strategy: BlockStrategy, layout: Layout) -> bool:
 
 def copies_fit(strategy: BlockStrategy, vector_bytes: int) -> bool:
     """Whether a thread has registers for the addresses and elements of all it copies of one stage."""
-    return Variant(strategy, False, False, vector_bytes).copies <= COPIES
+    return Variant(strategy, False, False, vector_bytes).copies <= (BYTE_COPIES if vector_bytes == 1 else COPIES)
 
 
 def squareness(strategy: BlockStrategy) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ struct Access {  // of one instruction by the lanes of a warp
 };
 using Site = std::pair<const void*, unsigned>;  // where, and for the how many-th time since the warp was last together
 
-struct Seen {  // who touched two bytes last
+struct Seen {  // who touched a byte last
   uint16_t writer = kNobody, reader = kNobody, in_flight = kNobody;
   bool lanes_read = false, warps_read = false;
   uint32_t write_block = 0, write_warp = 0, read_block = 0, read_warp = 0;
@@ -95,8 +95,8 @@ void check_read(Seen& seen, unsigned self, const char* p) {
 }
 
 template <class Do> void each(const char* p, unsigned bytes, Do act) {
-  const auto first = static_cast<size_t>(p - window.begin) / 2;
-  const auto last = std::min(static_cast<size_t>(p - window.begin + bytes + 1) / 2, trace.seen.size());
+  const auto first = static_cast<size_t>(p - window.begin);
+  const auto last = std::min(first + bytes, trace.seen.size());
   for (size_t i = first; i < last; i++) act(trace.seen[i]);
 }
 
@@ -111,7 +111,7 @@ void record(const char* p, unsigned bytes, const void* where) {
 
 void trace_block() {
   if (!machine.traced) return;
-  trace.seen.assign(static_cast<size_t>(window.end - window.begin + 1) / 2, Seen{});
+  trace.seen.assign(static_cast<size_t>(window.end - window.begin), Seen{});
   trace.sites.assign(machine.warps.size(), {});
   trace.times.assign(machine.lanes.size(), {});
   trace.warp_epochs.assign(machine.warps.size(), 1);
