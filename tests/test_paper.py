@@ -339,7 +339,7 @@ class TestSampled:
         assert "| 80x2304x768 | mkl | 0.50 |" in page.losses[1]
 
     def test_table_6_tells_where_the_rival_is_faster(self):
-        tuning = {"samples": 1, "space": 1, "trials": 1, "searched": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
+        tuning = {"samples": 1, "space": 1, "trials": 1, "seconds": 1.0, "vortex_offline_seconds": 1.0, "kernels": 1}
         tuning |= {"occupancy_slope": 1.0}
         row = {"m": 130, "range": "[128, 256)", "speedup": 0.9, "useful": 1.0, "valid": True, "kernel": "the kernel"}
         row |= {

@@ -176,7 +176,7 @@ class TestTable6:
         assert len(table6.samples(shapes)) == 32
 
     def test_the_table_says_what_was_measured(self) -> None:
-        tuning = {"samples": 2, "space": 9, "trials": 7, "searched": 1.0, "kernels": 1, "occupancy_slope": 1.0}
+        tuning = {"samples": 2, "space": 9, "trials": 7, "seconds": 1.0, "kernels": 1, "occupancy_slope": 1.0}
         tuning["vortex_offline_seconds"] = 20.0
         base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0, "partitioned": 1.5}
         base |= {"best_plan": 0.95, "best_grid": 0.8}
@@ -184,6 +184,7 @@ class TestTable6:
             base | {"m": 5, "range": "[0, 128)", "speedup": 2.0, "dietcode": 2.0, "dietcode_twice": 2.0},
             base | {"m": 133, "range": "[128, 256)", "speedup": 1.1, "dietcode": 1.1, "dietcode_twice": 1.0},
         ]
+        assert table6.over([{"vortex": 1.0}], "best_plan") == "-"
         table, _, budget = table6.tables(rows)
         assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 1.50x | 0.95 | 0.80 | 50% | 1 of 1 |" in table
         assert "+10.00%: **the budget was too small**" in budget
@@ -370,7 +371,7 @@ class TestRanges:
     def test_the_table(self) -> None:
         rows = [
             {"end": end, "seconds": {"vortex": 1.0, "dietcode": 1.5}, "valid": 200, "spread": 0.0}
-            | {"trials": 64, "searched": 3.0}
+            | {"tuning": {"trials": 64, "seconds": 3.0}}
             for end in ranges.ENDS[:3]
         ]
         table, budgets, _ = ranges.tables(rows)

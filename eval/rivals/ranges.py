@@ -61,7 +61,7 @@ class Experiment:
         seconds = {name: one.seconds for name, one in raced.items()}
         seconds["vortex"] += runner.selection(case)
         every = [case_of(m, end) for m in range(1, COUNTED + 1)]
-        about = {"id": case.id, "m": case.m, "n": N, "k": K, "end": end, "seconds": seconds} | found.told()
+        about = {"id": case.id, "m": case.m, "n": N, "k": K, "end": end, "seconds": seconds, "tuning": found.told()}
         about |= {"valid": sum(valid(found.once, samples(end), every)), "kernels": {"dietcode": str(once.kernel)}}
         return [about | {"spread": max(one.spread for one in raced.values())}]
 
@@ -75,11 +75,11 @@ def tables(rows: Sequence[Row]) -> list[str]:
             continue
         seconds = [row["seconds"] for row in of]
         ratios = [one["dietcode"] / one["vortex"] for one in seconds]
-        valid_runs, speedup = PUBLISHED[end]
+        (valid_runs, speedup), tuning = PUBLISHED[end], of[0]["tuning"]
         measured = [str(len(of)), f"{of[0]['valid']:,}", f"{valid_runs:,}", f"{sum(ratios) / len(ratios):.2f}x"]
         lines.append([f"[1, {end}]", *measured, f"{geometric_mean(ratios):.2f}x", f"{min(ratios):.2f}x", f"{speedup}x"])
         share = gain([s["dietcode"] for s in seconds], [s.get("dietcode_twice", s["dietcode"]) for s in seconds])
-        budgets.append(f"- [1, {end}]: {of[0]['trials']:,} trials, {of[0]['searched']:.0f} s; {verdict(share)}")
+        budgets.append(f"- [1, {end}]: {tuning['trials']:,} trials, {tuning['seconds']:.0f} s; {verdict(share)}")
     counted = ("range of M", "M measured", f"valid of {COUNTED:,}", "in the paper")
     header = (*counted, "Vortex over DietCode", "geometric mean", "worst", "MikPoly over DietCode (A100)")
     spread = f"Spread of a timing over its rounds: median {median_spread(rows):.1%}."

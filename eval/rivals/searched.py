@@ -38,7 +38,7 @@ class Searched:
         """For a result line."""
         return {
             "trials": self.trials,
-            "searched": self.seconds,
+            "seconds": self.seconds,
             "samples": len(self.shapes),
             "space": self.space,
             "occupancy_slope": self.slope,

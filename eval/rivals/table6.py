@@ -123,7 +123,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
                 f"{min(ratios):.2f}x",
                 f"{paper}x",
                 f"{geometric_mean(row['partitioned'] / row['vortex'] for row in of):.2f}x",
-                *(f"{geometric_mean(row[name] / row['vortex'] for row in of):.2f}" for name in OWN_BEST),
+                *(over(of, name) for name in OWN_BEST),
                 f"{sum(row['useful'] for row in of) / len(of):.0%}",
                 f"{sum(row['valid'] for row in of)} of {len(of)}",
             ]
@@ -134,13 +134,18 @@ def tables(rows: Sequence[Row]) -> list[str]:
     return [markdown(header, lines), OWN, budget(rows)]
 
 
+def over(rows: Sequence[Row], name: str) -> str:
+    """Seconds of a call over those of Vortex's choice; a dash for lines that were measured without it."""
+    return f"{geometric_mean(row[name] / row['vortex'] for row in rows):.2f}" if name in rows[0] else "-"
+
+
 def budget(rows: Sequence[Row]) -> str:
     inside = [row for row in rows if SAMPLED[0] <= row["m"] < SAMPLED[1]] or list(rows)
     share = gain([row["dietcode"] for row in inside], [row["dietcode_twice"] for row in inside])
     tuning: dict[str, Any] = rows[0]["tuning"]
     return (
         f"DietCode: {tuning['samples']} sampled shapes, {tuning['space']:,} micro-kernels, {tuning['trials']:,} trials "
-        f"in {tuning['searched']:.0f} s (nothing is compiled in them; Vortex's whole offline time is "
+        f"in {tuning['seconds']:.0f} s (nothing is compiled in them; Vortex's whole offline time is "
         f"{tuning['vortex_offline_seconds']:.0f} s), {tuning['kernels']} micro-kernels dispatched, f_OCC with k = "
         f"{tuning['occupancy_slope']:.2f}; {verdict(share)}. Spread of a timing over its rounds: median "
         f"{median_spread(rows):.1%}."
