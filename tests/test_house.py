@@ -24,6 +24,7 @@ MODULES = (
     "cache",
     # the hardware: what a spec says, and a spec of this machine
     "figures",
+    "instruction",
     "hardware",
     "gpu_hardware",
     "affinity",
@@ -83,6 +84,7 @@ MODULES = (
     "codegen.cpu_store",
     "codegen.lower",
     "codegen.cpu_words",
+    "codegen.cpu_amx",
     "codegen.cpu_weights",
     "codegen.cpu_weight_dots",
     "codegen.cpu_words_load",
@@ -163,7 +165,7 @@ MODULES = (
 OWNERS = {  # what only these may import
     "tvm": {"device", *(name for name in MODULES if name.startswith("codegen."))},
     "tvm_ffi": {"native", "library", *(name for name in MODULES if name.startswith("codegen."))},
-    "pydantic": {"figures", "hardware", "gpu_hardware", "specs"},
+    "pydantic": {"figures", "instruction", "hardware", "gpu_hardware", "specs"},
     "torch": {name for name in MODULES if name.startswith("torch.")},
     "typer": {"cli", "cli_shapes"},
     "rich": {"cli", "demo", "progress"},

@@ -167,6 +167,7 @@ FLAGS = [path for path in figures() if path[1] == "features"]
 
 WITNESSES = {
     ("", "peak_flops_per_s"): "cores x issue x lanes x 2 x clock",
+    **{(name, field): "1: a vector" for name in ("vfmadd231ps-zmm", "vpdpbusd-zmm") for field in ("rows", "depth")},
     ("l1", "sets"): "capacity / ways / line",
     ("l2", "sets"): "capacity / ways / line",
     ("l3", "sets"): "capacity / ways / line",

@@ -1,12 +1,18 @@
-"""Which cores this process may use: its affinity mask, one thread per core, and the CPU quota of its cgroups.
+"""Which cores this process may use, and what of them: affinity, one thread per core, quotas of cgroups, AMX's tiles.
 
 The launcher asks this at run time, so nothing beyond the standard library is imported.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Collection
+
+from vortex.errors import DeviceError
+
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
+"""Linux: the system call, ARCH_REQ_XCOMP_PERM and the number of the state (Documentation/arch/x86/xstate.rst)."""
 
 
 def available_cpus(root: str = "/", cpus: Collection[int] | None = None) -> tuple[int, ...]:
@@ -91,3 +97,13 @@ def cpu_flags(root: str = "/") -> frozenset[str]:
         if line.startswith("flags"):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+def request_tiles() -> None:
+    """Ask Linux for the registers of AMX, for all threads of this process; DeviceError where it refuses them."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    if call(ctypes.c_long(ARCH_PRCTL), ctypes.c_long(REQUEST_PERMISSION), ctypes.c_long(TILE_DATA)) != 0:
+        raise DeviceError(
+            f"the kernel grants no AMX tiles ({os.strerror(ctypes.get_errno())}): needs Linux 5.16 and a processor "
+            "with amx_tile; compile for a spec without them"
+        )

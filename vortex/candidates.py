@@ -95,8 +95,10 @@ def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
     level = rkernel.levels[0].level
     isa, words = rkernel.hardware.multiplier(rkernel.operator.dtype), rkernel.words
     in_flight = words.in_flight if words else 1
-    initial = [(rows, vectors) for rows in range(1, isa.registers) for vectors in range(1, isa.registers)]
-    fits = [(r, v) for r, v in initial if registers_needed(r, v, in_flight) <= isa.registers * level.max_utilization]
+    tallest = isa.rows * (isa.registers - 1)
+    initial = [(rows, vectors) for rows in range(1, tallest + 1) for vectors in range(1, isa.registers)]
+    room = isa.registers * level.max_utilization
+    fits = [(r, v) for r, v in initial if registers_needed(isa.tall(r), v, in_flight) <= room]
     admitted = [Admitted("L0", "InitCands", len(initial)), Admitted("L0", "FilterByISA", len(fits))]
     return tuple(Tile(r, v * isa.lanes, 1) for r, v in fits), admitted
 
@@ -110,7 +112,7 @@ def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
     balanced, so a tall tile also runs as a low one.
     """
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
-    least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.issue_per_cycle * isa.latency_cycles)
+    least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.in_flight)
     ways = rkernel.hardware.memories[0].ways
     tallest: dict[int, int] = {}
     for tile in tiles:
@@ -118,7 +120,8 @@ def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
     return tuple(
         tile
         for tile in tiles
-        if tile.m * (tile.n // isa.lanes) >= least and tile.m in (tallest[tile.n], min(tallest[tile.n], ways - 1))
+        if isa.tall(tile.m) * (tile.n // isa.lanes) >= least
+        and tile.m in (tallest[tile.n], tallest[tile.n] if isa.tiles else min(tallest[tile.n], ways - 1))
     )
 
 

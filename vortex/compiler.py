@@ -46,6 +46,8 @@ def compile(
     """
     versions = check_versions()
     clock = Stopwatch()
+    if getattr(operator, "weights", None):
+        hardware = hardware.without_tiles()
     isa = hardware.multiplier(operator.dtype)  # FilterByISA
     lanes = isa.lanes
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
+from vortex.affinity import request_tiles
 from vortex.codegen.cpu import measuring_table
 from vortex.codegen.cpu_words_objects import word_measuring_table
 from vortex.codegen.link import RUNTIME, link
@@ -19,6 +20,8 @@ class Meter:
     def __init__(self, objects: Sequence[Path], lanes: int, folder: Path, words: WordFormat | None = None) -> None:
         table, path = folder / "measuring_table.c", folder / "meter.so"
         table.write_text(word_measuring_table(words, lanes) if words else measuring_table(lanes))
+        if words and words.tiles:
+            request_tiles()
         link(path, objects, [table, RUNTIME / "measure.c", RUNTIME / "threads.c"])
         self._library = ctypes.CDLL(str(path))
 

@@ -103,9 +103,12 @@ class WordFormat:
     per_word: int
     accumulator: str
     in_flight: int
-    """Registers that a broadcast word, and what it is made from, pass through: measured, see docs/performance.md."""
+    """Registers that a broadcast word, and what it is made from, pass through: measured, see docs/performance.md. Of
+    tiles, the two that the other operand passes through: its last tile has a size of its own."""
     weights: Weights | None = None
     """Of a B that is widened in L0: it is packed beforehand, and k counts elements."""
+    tiles: bool = False
+    """Multiplied in tiles of 16 rows, by AMX: A and B lie as for the dot instructions."""
 
     @property
     def item_bytes(self) -> int:
@@ -134,7 +137,7 @@ class WordFormat:
 
     @property
     def name(self) -> str:
-        own = f"{self.element} widened" if self.widened else self.element
+        own = self.element + (" widened" if self.widened else " tiles" if self.tiles else "")
         return f"{own} by {self.weights}" if self.weights else own
 
 
@@ -143,6 +146,8 @@ FORMATS = (
     WordFormat("int8", 4, "int32", 5),
     WordFormat("bfloat16", 1, "float32", 1),
     WordFormat("float16", 1, "float32", 1),
+    WordFormat("bfloat16", 2, "float32", 2, tiles=True),
+    WordFormat("int8", 4, "int32", 2, tiles=True),
     *(
         WordFormat(element, per_word, "float32", in_flight, Weights(dtype, group))
         for element, per_word, in_flight in (

@@ -13,14 +13,13 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from vortex.cache import digest
-from vortex.dtypes import ITEM_BYTES, SOUGHT, WORDS, WordFormat
+from vortex.dtypes import SOUGHT, WORDS, WordFormat
 from vortex.errors import NoInstructionError, SpecError
 from vortex.figures import (
     BytesPerSecond,
     CacheBytes,
     CacheCount,
     Count,
-    Cycles,
     Figures,
     Flops,
     Fraction,
@@ -32,45 +31,10 @@ from vortex.figures import (
     readable,
     refusal,
 )
+from vortex.instruction import Instruction as Instruction
 
 TOLERANCE = 0.02
 """How far a figure may lie from the one that others give, for those that a datasheet rounds."""
-
-
-class Instruction(Figures):
-    """The fused multiply-add, or the dot product, that the innermost level is built from."""
-
-    name: Name
-    """The instruction and its register, for people: `vfmadd231ps-zmm`."""
-    dtype: Literal["float32", "bfloat16", "int8"]
-    """The element type of its operands; bfloat16 and int8 are dot products of the two or four neighbours in a word."""
-    lanes: Count
-    """Accumulators of one vector register, of 32 bits each: 16 for AVX-512, 8 for AVX2."""
-    registers: Count
-    """Architectural vector registers: what a register tile, its operands included, must fit in."""
-    issue_per_cycle: Count
-    """Instructions of this kind that one core starts in a cycle."""
-    latency_cycles: Cycles
-    """Cycles until a result can be used: issue x latency independent accumulators keep the unit busy."""
-    features: tuple[Name, ...] = Field(min_length=1)
-    """CPU flags that code built for this instruction needs, spelled as `/proc/cpuinfo` spells them."""
-
-    @property
-    def vector_bytes(self) -> int:
-        return self.lanes * 4
-
-    @property
-    def flops_per_cycle(self) -> int:
-        return self.issue_per_cycle * self.lanes * (4 // ITEM_BYTES[self.dtype]) * 2
-
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        if self.lanes & (self.lanes - 1):
-            raise refusal(f"lanes = {self.lanes}", "a power of two", "count elements of one register, not bits")
-        if self.registers < 4:
-            expected = "at least 4: an accumulator, two operands and one spare"
-            raise refusal(f"registers = {self.registers}", expected, "count the architectural vector registers")
-        return self
 
 
 class Memory(Figures):
@@ -181,7 +145,7 @@ class HardwareSpec(Figures):
         return _named("level", self.levels, name)
 
     def instruction(self, dtype: str) -> Instruction:
-        """The widest instruction for `dtype`."""
+        """The widest instruction for `dtype`; tiles of several rows are wider than vectors."""
         fitting = [i for i in self.instructions if i.dtype == dtype]
         if not fitting:
             known = sorted({i.dtype for i in self.instructions})
@@ -189,7 +153,7 @@ class HardwareSpec(Figures):
                 f"{self.name}: no instruction for {dtype!r} ({SOUGHT.get(dtype, 'none that CPUs have')}); "
                 f"the spec has instructions for {known}; cast the operands, or name a device that has it"
             )
-        return max(fitting, key=lambda i: i.lanes)
+        return max(fitting, key=lambda i: i.rows * i.lanes)
 
     def multiplier(self, dtype: str) -> Instruction:
         """The instruction that products of `dtype` are built on: its own, or that of float32 for what is widened."""
@@ -198,7 +162,14 @@ class HardwareSpec(Figures):
 
     def words(self, dtype: str) -> WordFormat | None:
         """How elements of `dtype` reach that instruction; None as they are."""
-        return WORDS.get(dtype if self.multiplier(dtype).dtype == dtype else f"{dtype} widened")
+        isa = self.multiplier(dtype)
+        if isa.dtype != dtype:
+            return WORDS.get(f"{dtype} widened")
+        return WORDS.get(f"{dtype} tiles" if isa.tiles else dtype)
+
+    def without_tiles(self) -> HardwareSpec:
+        """The same device with vector instructions alone: those that weights are widened by."""
+        return self.model_copy(update={"instructions": tuple(i for i in self.instructions if not i.tiles)})
 
     @property
     def features(self) -> frozenset[str]:
@@ -310,7 +281,7 @@ def _check_levels(spec: HardwareSpec) -> None:
 
 def _check_register_tile(isa: Instruction, level: Level) -> None:
     """The least tile of L0 has one row: accumulators, the vector that stays and the one that streams through."""
-    least = max(isa.issue_per_cycle * isa.latency_cycles, level.min_utilization * isa.registers) + 2
+    least = max(isa.in_flight, level.min_utilization * isa.registers) + 2
     if least > isa.registers * level.max_utilization:
         raise refusal(
             f"{isa.name} with {isa.registers} registers, of which L0 may use {level.max_utilization:.0%}",

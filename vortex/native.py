@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vortex.affinity import cpu_flags
+from vortex.affinity import cpu_flags, request_tiles
 from vortex.errors import DeviceError, LibraryError
 from vortex.library import Library
 
@@ -37,6 +37,8 @@ def native_module(library: Library[Any]) -> Any:
             f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
             "which this machine lacks; compile for this machine with hw='native'"
         )
+    if library.manifest.words.endswith("tiles"):
+        request_tiles()
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         path = Path(folder) / "library.so"
         path.write_bytes(library.binary)

@@ -97,11 +97,11 @@ def measure(
 ) -> Profile:
     """Time every (rows, vectors) micro-kernel at two depths, operands in the innermost cache, and the load stages."""
     inner = spec.memories[0].capacity_bytes // 2
-    kernels = []
+    kernels, isa = [], spec.multiplier(dtype)
     for rows, vectors in sorted(shapes):
-        short = 8
-        long = max(32, min(256, inner // (4 * (rows + vectors * lanes))))
-        ideal = rows * vectors / spec.multiplier(dtype).issue_per_cycle / spec.clock_hz
+        short = max(8, isa.depth)
+        long = max(4 * short, min(256, inner // (4 * (rows + vectors * lanes))) // isa.depth * isa.depth)
+        ideal = isa.step_cycles(rows, vectors) / spec.clock_hz
         best, spread = {}, 0.0
         for depth in (short, long):
             calls = max(4, int(CALL_SECONDS / (ideal * depth)))
@@ -148,8 +148,9 @@ def compute(
     loads_per_cycle = inner.bandwidth_bytes_per_s / (spec.clock_hz * isa.lanes * 4)
     kernels = []
     for rows, vectors in sorted(shapes):
-        accumulators = rows * vectors
-        cycles = max(accumulators / isa.issue_per_cycle, (rows + vectors) / loads_per_cycle, isa.latency_cycles)
+        tall = isa.tall(rows)
+        accumulators, latency = tall * vectors, isa.latency_cycles / isa.depth
+        cycles = max(isa.step_cycles(rows, vectors), (tall + vectors) / loads_per_cycle, latency)
         if words and words.weights:
             cycles += WIDENING * vectors / (2 * isa.issue_per_cycle)
         start = (12 + 2 * accumulators) / spec.clock_hz
@@ -284,7 +285,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         registers=float(isa.registers),
         multiply_add=1 / (isa.issue_per_cycle * spec.clock_hz),
         cores=float(spec.cores),
-        latency_issues=float(isa.issue_per_cycle * isa.latency_cycles),
+        latency_issues=isa.in_flight,
         dot_rows=float(DOT_ROWS),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, EFFECTS.resident_share),

@@ -116,9 +116,9 @@ def what_if(spec: S, changes: Mapping[str, Any]) -> S:
     if "cores" in changes and "L2.units" not in changes:
         data["levels"][-1]["units"] = data["cores"]
     if "peak_flops_per_s" not in changes:
-        rates = [i["issue_per_cycle"] * i["lanes"] * 2 for i in data["instructions"] if i["dtype"] == "float32"]
-        per_cycle = max(rates, default=0)
-        data["peak_flops_per_s"] = data["cores"] * data["clock_hz"] * per_cycle
+        vectors = [i for i in data["instructions"] if i["dtype"] == "float32"]
+        rates = [i["issue_per_cycle"] * i["lanes"] * 2 // max(i["cycles"], 1) for i in vectors]
+        data["peak_flops_per_s"] = data["cores"] * data["clock_hz"] * max(rates, default=0)
     for memory in data["memories"]:
         _follow(memory, changes, data["cores"])
     return spec_from(data, source)

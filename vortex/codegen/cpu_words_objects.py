@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from vortex.codegen.cpu_amx import amx_ir, amx_kernel
 from vortex.codegen.cpu_nest import STORE_SYMBOL
 from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
@@ -32,7 +33,8 @@ Task = tuple[Callable[..., None], Sequence[object]]
 
 def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     weighted = weight_kernel if words.per_word == 1 else weight_dot_kernel
-    kernel, functions = weighted if words.weights else word_kernel, []
+    plain = amx_kernel if words.tiles else word_kernel
+    kernel, functions = weighted if words.weights else plain, []
     for tile in tiles:
         try:
             functions.append(kernel(tile, lanes, words))
@@ -40,7 +42,8 @@ def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_c
             raise CodegenError(
                 f"L0 {words.name} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
             ) from error
-    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=imported_ir(words, lanes))
+    text = amx_ir(tiles, words) if words.tiles else imported_ir(words, lanes)
+    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=text)
 
 
 def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm_cpu: str, path: Path) -> None:
