@@ -19,9 +19,9 @@ from vortex.candidates import sieve
 from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
-from vortex.launcher import shape_of
 from vortex.rkernel import decompose
 from vortex.selector import OperandB
+from vortex.shapes import shape_of
 from vortex.specs import load_spec, what_if
 
 RNG = np.random.default_rng(3)
