@@ -42,8 +42,8 @@ def test_no_layout_is_left_behind(today: Any, layout: str) -> None:
 
 
 def test_predictions_are_near_what_was_measured(today: Any) -> None:
-    assert statistics.median(errors(today, large=True)) <= 0.09
-    assert statistics.median(errors(today, large=False)) <= 0.16
+    assert statistics.median(errors(today, large=True)) <= 0.07
+    assert statistics.median(errors(today, large=False)) <= 0.12
 
 
 def test_plans_that_are_apart_are_ranked(today: Any) -> None:

@@ -113,6 +113,8 @@ class Cost:
 NEVER = 1e30
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
+LONG_LINE = 2048.0
+"""Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
 
@@ -204,7 +206,6 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
     crowding = rates.collision * (spacing_b / rates.l1_span) * rates.line_bytes
     crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
-    scattered = ops.name("scattered", source * crowded)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
@@ -228,28 +229,35 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     waiting = ops.name("waiting", wait / rates.window)
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
-    jumps_a = torn * (spacing_a / rates.l1_span)
+    jumps_a = (1.0 - s.swap) * torn * (spacing_a / rates.l1_span)
+    far_lines = rates.turned_leap * s.swap * loose_a * ops.where(FLOAT * p.n > LONG_LINE, 1.0, 0.0)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
-    unforeseen = ops.most(jumps_a, leaps) + far_rows
+    unforeseen = ops.most(jumps_a, leaps) + far_rows + far_lines
     first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one) + pieces
-    jumps = loose * (spacing_b / rates.l1_span) * (0.5 + 0.5 * lost)
-    first_b = ops.name("first_b", ops.most(bytes_b * scattered, panels * jumps * issued))
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
-    exposed_b = (1.0 - s.pack_b) * bands * exposed(ops, first_b, across)
+    panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
+    torn_b = ops.name("torn_b", loose * ops.where(FLOAT * p.n > LONG_LINE, (1.0 - s.swap) * panels, 0.0) * k * wait)
+    streamed = bytes_b * source * (1.0 + rates.short_runs * loose) * crowded
+    first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
+    # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
+    further = ops.where(2.0 * panel_b <= rates.l2_bytes, (1.0 - s.rows_first) * (tiles / bands - 1.0), 0.0)
+    covered = ops.name("covered", across * (1.0 + rates.covered * further))
+    exposed_b = (1.0 - s.pack_b) * bands * (exposed(ops, first_b, covered) + rates.row_start * torn_b)
 
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = rates.bytes_b * depth * ops.least(columns, s.tile_n)
-    panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
     again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte * crowded_a, first_a)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, first_b)
+    # Rows that start in the same sets are asked for ahead like others: they are not in the way of what is used.
+    again_b = again_b * (1.0 - loose * (spacing_b / rates.l1_span))
     reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + ops.most(tiles - bands, 0.0) * exposed(
         ops, again_b, across
     )

@@ -16,7 +16,7 @@ import numpy as np
 from vortex.candidates import DOT_ROWS
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec
-from vortex.rates import Rates
+from vortex.rates import EFFECTS, Rates
 from vortex.selector import Array, SlopeTable
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
@@ -192,81 +192,6 @@ def acquire(
     return compute(spec, shapes, dtype, words)
 
 
-@dataclass(frozen=True)
-class Effects:
-    """What the cost model assumes of every device, since neither a spec nor the profile says it.
-
-    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, and used for every device:
-    anywhere else they are estimates. Three were not fitted: `window` is that core's reorder buffer, `split_cycles`
-    and `call_s` are estimates there too.
-    """
-
-    resident_share: float = 0.75
-    """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
-    outer_share: float = 0.65
-    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
-    partial: float = 3.0
-    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    l3_latency_s: float = 60e-9
-    dram_latency_s: float = 300e-9
-    """Seconds until a line that no prefetcher asked for is there."""
-    window: float = 448.0
-    """Instructions in flight in one core: over how many of them such a wait is spread."""
-    split_cycles: float = 0.25
-    """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
-    ahead_bytes: float = 128.0
-    """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
-    reach: float = 8.0
-    """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
-    collision_share: float = 1.3
-    """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
-    streams: float = 8.0
-    """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float = 0.2
-    """Share of the latency of lines in further rows of A that is seen."""
-    leap: float = 0.15
-    """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
-    piece: float = 0.1
-    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
-    visit: float = 0.2
-    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
-    strewn: float = 4.0
-    """How many times its bytes a C costs more whose rows are all further ones,"""
-    huddled: float = 0.7
-    """and the same where rows are short."""
-    dot_load: float = 1.3
-    """Multiply-adds in whose time the dot family loads one vector of the short side: many straddle two lines,"""
-    dot_stream: float = 4.0
-    """and one of the long side, which comes from outside L1."""
-    page: float = 1.2
-    """Latencies that the dot family waits for at each page of a long row."""
-    dot_enter_cycles: float = 12.0
-    """Cycles between one of its micro-kernels and the next,"""
-    fold_cycles: float = 2.5
-    """and to add up and store one of its sums."""
-    tile_enter_cycles: float = 12.0
-    """Cycles between one micro-kernel and the next in an L1 nest,"""
-    tile_row_cycles: float = 2.8
-    """and for each of its rows."""
-    nest_s: float = 1.3e-7
-    """Seconds in which a task gets into its L1 nest."""
-    stage_start_s: float = 2e-8
-    """Seconds to begin a block of the CacheBuffer,"""
-    copy_row_cycles: float = 8.0
-    """to begin one of its rows where they are copied,"""
-    turn_start_s: float = 5e-8
-    """and to begin turning the product back over."""
-    outer_fill: float = 0.75
-    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
-    fill: float = 1.0
-    """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
-    call_s: float = 1e-7
-    """Seconds of one call in native code: door checks, selection and task set-up."""
-
-
-EFFECTS = Effects()
-
-
 def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None) -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
@@ -311,6 +236,11 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         unfollowed=EFFECTS.unfollowed,
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
+        row_piece=EFFECTS.row_piece,
+        row_start=EFFECTS.row_start,
+        short_runs=EFFECTS.short_runs,
+        covered=EFFECTS.covered,
+        turned_leap=EFFECTS.turned_leap,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         huddled=EFFECTS.huddled,

@@ -83,6 +83,16 @@ class Rates:
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float
     """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
+    row_piece: float
+    """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
+    row_start: float
+    """and which is seen even so;"""
+    short_runs: float
+    """how much longer than one stream its bytes take;"""
+    covered: float
+    """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    turned_leap: float
+    """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
@@ -101,3 +111,88 @@ class Rates:
     """and to add up and store one sum."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the cost model assumes of every device, since neither a spec nor the profile says it.
+
+    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, and used for every device:
+    anywhere else they are estimates. Two were not fitted: `window` is that core's reorder buffer, `split_cycles` an
+    estimate.
+    """
+
+    resident_share: float = 0.75
+    """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
+    outer_share: float = 0.65
+    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
+    partial: float = 2.8
+    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
+    l3_latency_s: float = 60e-9
+    dram_latency_s: float = 300e-9
+    """Seconds until a line that no prefetcher asked for is there."""
+    window: float = 448.0
+    """Instructions in flight in one core: over how many of them such a wait is spread."""
+    split_cycles: float = 0.25
+    """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
+    ahead_bytes: float = 128.0
+    """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
+    reach: float = 8.0
+    """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
+    collision_share: float = 0.57
+    """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
+    streams: float = 8.0
+    """Rows of A, or of C, that prefetchers follow at a time."""
+    unfollowed: float = 0.185
+    """Share of the latency of lines in further rows of A that is seen."""
+    leap: float = 0.08
+    """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
+    piece: float = 0.135
+    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
+    row_piece: float = 0.0027
+    """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
+    row_start: float = 0.0014
+    """and which is seen even so;"""
+    short_runs: float = 0.44
+    """how much longer than one stream its bytes take;"""
+    covered: float = 0.37
+    """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    turned_leap: float = 0.25
+    """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
+    visit: float = 0.2
+    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
+    strewn: float = 4.0
+    """How many times its bytes a C costs more whose rows are all further ones,"""
+    huddled: float = 0.7
+    """and the same where rows are short."""
+    dot_load: float = 1.7
+    """Multiply-adds in whose time the dot family loads one vector of the short side: many straddle two lines,"""
+    dot_stream: float = 4.2
+    """and one of the long side, which comes from outside L1."""
+    page: float = 1.2
+    """Latencies that the dot family waits for at each page of a long row."""
+    dot_enter_cycles: float = 6.0
+    """Cycles between one of its micro-kernels and the next,"""
+    fold_cycles: float = 2.7
+    """and to add up and store one of its sums."""
+    tile_enter_cycles: float = 12.0
+    """Cycles between one micro-kernel and the next in an L1 nest,"""
+    tile_row_cycles: float = 2.6
+    """and for each of its rows."""
+    nest_s: float = 1.3e-7
+    """Seconds in which a task gets into its L1 nest."""
+    stage_start_s: float = 1.5e-8
+    """Seconds to begin a block of the CacheBuffer,"""
+    copy_row_cycles: float = 8.0
+    """to begin one of its rows where they are copied,"""
+    turn_start_s: float = 4.4e-8
+    """and to begin turning the product back over."""
+    outer_fill: float = 0.75
+    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
+    fill: float = 0.875
+    """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
+    call_s: float = 2e-7
+    """Seconds of one call in native code: door checks, selection and task set-up."""
+
+
+EFFECTS = Effects()

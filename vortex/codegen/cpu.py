@@ -164,7 +164,7 @@ def measuring_table(lanes: int) -> str:
             "typedef int32_t (*any)();",
             "static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c,",
             "    int64_t depth, int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {",
-            f"  return {timed}(rows, vectors, a, b, c, depth, lda, ldb, ldc, last, accumulate, b, (int64_t)0);",
+            f"  return {timed}(rows, vectors, a, b, c, depth, lda, ldb, ldc, last, accumulate, b, depth);",
             "}",
             f"static any const layouts[] = {{(any)compute}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
             "any const *vx_l0_layouts(void) { return layouts; }",
@@ -235,7 +235,7 @@ def library_table(
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
-            f"const int64_t vx_l2_bytes = {selector.rates.l2_bytes:.0f}, vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
+            f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
@@ -263,7 +263,7 @@ def nest_table(emitted: Sequence[LoadStage]) -> list[str]:
     signature = (
         "(const float *, const float *, float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, "
         "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, "
-        "int32_t, int64_t)"
+        "int32_t)"
     )
     nests = ", ".join(stage.symbol if stage in emitted else "0" for stage in STAGES)
     return [

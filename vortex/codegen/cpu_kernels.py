@@ -16,10 +16,6 @@ LAYOUTS = ("row", "col")
 """How L0 walks A: `row` has k contiguous and rows `lda` apart, `col` has rows contiguous and k `lda` apart."""
 
 
-TALL = 16
-"""Rows of a tile past which one row of B lasts so long that nothing need be asked for ahead."""
-
-
 @dataclass(frozen=True, order=True)
 class RegisterTile:
     """One L0 micro-kernel: `rows` broadcasts of A against `vectors` vectors of B."""
@@ -36,16 +32,15 @@ class RegisterTile:
 def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
-    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate, ahead, stride)`: C[rows, columns] (+)= A[rows, depth]
+    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if
-    `accumulate` is not 0. With each row of B as many cache lines are asked for, from `ahead` on and `stride` further on
-    from row to row.
+    `accumulate` is not 0. With each `every`-th step of k it asks for one row, `columns` wide and `ldb` apart, of what
+    comes next at `ahead`: whole rows, since lines that do not follow each other come from memory at half the rate.
     """
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     tall = rows >= vectors
     row_stride, depth_stride = (1, 0) if tile.layout == "row" else (0, 1)
     stages, lines = tile_stages(rows, vectors, lanes), -(-columns // LINE)
-    asks = rows <= TALL
 
     @T.inline
     def fetch_row(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
@@ -64,6 +59,21 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
                 vj = T.axis.spatial(columns, j * lanes + l)
                 acc[vi, vj] = acc[vi, vj] + A[vi, vk] * row[vj]
 
+    @T.inline
+    def ask(F: Any, turn: Any, every: Any) -> None:
+        """`turn` counts the steps until the next row, and the rows."""
+        with T.sblock("ask"):
+            T.reads(turn[0:2])
+            T.writes(turn[0:2])
+            if turn[0] == 0:
+                for q in T.unroll(lines):
+                    T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), 0))
+                # A row that starts within a line ends in one more.
+                T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), 0))
+                turn[0] = every
+                turn[1] = turn[1] + 1
+            turn[0] = turn[0] - 1
+
     @T.prim_func(s_tir=True)
     def kernel(
         a: T.handle,
@@ -76,7 +86,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
         last: T.int32,
         accumulate: T.int32,
         ahead: T.handle,
-        stride: T.int64,
+        every: T.int64,
     ):
         T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
         A = T.match_buffer(
@@ -88,21 +98,21 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
         )
         B = T.match_buffer(b, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
-        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[stride, T.int64(1)])
+        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
+            turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, accumulate != 0)
+            with T.sblock("start"):
+                T.reads()
+                T.writes(turn[0:2])
+                turn[0] = T.int64(0)
+                turn[1] = T.int64(0)
             for k in T.serial(depth):
-                if asks:
-                    with T.sblock("ahead"):
-                        vk = T.axis.opaque(depth, k)
-                        T.reads()
-                        T.writes()
-                        for q in T.unroll(lines):
-                            T.evaluate(fetch(T.address_of(F[vk, q * LINE]), 0))
+                ask(F, turn, every)
                 if tall:
                     for j in range(vectors):
                         fetch_row(B, row, mask, k, j)

@@ -21,7 +21,7 @@ def dispatch_symbol(layout: str) -> str:
 
 def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
-    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "stride")
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "every")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
     types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "accumulate"), "int32")
@@ -67,8 +67,9 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
 
     B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
-    is not 0; where it is 2, C is one register tile that all take turns in. The first `far` row tiles of a panel ask for
-    its rows AHEAD_ROWS before they are wanted, all others for what they have. `copy_a` is the load stage of a packed A.
+    is not 0; where it is 2, C is one register tile that all take turns in. The row tiles of a panel ask for the next
+    one between them, each for its share of the rows; a single tile asks for its own panel's AHEAD_ROWS on, if that is
+    one stream. `copy_a` is the load stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -98,7 +99,6 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
         accumulate: T.int32,
         store: T.handle,
         finish: T.int32,
-        far: T.int64,
     ):
         T.func_attr({"global_symbol": stage.symbol})
         A = T.match_buffer(a, (m * lda,), "float32", align=4)
@@ -190,7 +190,13 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                         i: T.let[T.int64] = u * low + T.min(u, extra)
                         height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
                         origin: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)
-                        asks: T.let[T.int64] = T.Select(u < far, T.int64(1), T.int64(0))
+                        # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
+                        follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
+                        nj: T.let[T.int64] = j0 + follows * width
+                        np: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
+                        ahead: T.let[T.int64] = T.truncdiv(nj, panel) * panel_stride + np * ldb + T.truncmod(nj, panel)
+                        alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
+                        share: T.let[T.int64] = T.truncdiv(u * kb, tiles)
                         if t == 0:
                             if from_memory:  # noqa: SIM102
                                 # Rows this short end before the hardware has seen a stream.
@@ -221,8 +227,12 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 ldc,
                                 T.Cast("int32", wide - (vecs - 1) * lanes),
                                 add,
-                                T.address_of(SB[t * stride] if pack_b else B[origin + asks * AHEAD_ROWS * ldb]),
-                                T.int64(0) if pack_b else asks * ldb,
+                                T.address_of(
+                                    SB[follows * stride + share * width]
+                                    if pack_b
+                                    else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
+                                ),
+                                tiles,
                             )
                         )
                         if stores:  # noqa: SIM102

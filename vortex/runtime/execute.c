@@ -32,8 +32,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                call->b + (call->transpose_b ? part->first : part->first * call->ldb),
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
                call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
-               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, part->accumulate, &from, finish,
-               work->far);
+               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, part->accumulate, &from, finish);
   }
 }
 
@@ -130,8 +129,6 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
   work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
-  int64_t bytes = work.call.k * work.call.n * (int64_t)sizeof(float);
-  work.far = work.call.packed ? bytes > vx_l2_bytes ? INT64_MAX : 0 : bytes > vx_l3_bytes;
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
   return work;

@@ -12,7 +12,6 @@ typedef struct {
   const vx_strategy *strategy;
   vx_nest nest;
   int64_t grid_m, grid_n, splits, tile_k, rows_per_task, columns_per_task;
-  int64_t far;          /* row tiles that ask for B ahead, since it comes from outside L2; L3 if its rows are not one stream */
   float *parts;
   atomic_int out_of_memory;
 } vx_outer;

@@ -134,7 +134,7 @@ void vortex_conv_costs(const float *strategies, const float *slopes, float *tota
 typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
                            int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
                            int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
-                           int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int64_t far);
+                           int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish);
 
 /* Generated with the library: the strategies and the L1 nests by [A is col][rows first][A copied][B: none, copy, transpose]. */
 extern const vx_strategy vx_strategies[];
@@ -152,7 +152,7 @@ extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where a
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
-extern const int64_t vx_l2_bytes, vx_l3_bytes; /* of operands that one core's second cache, and the outermost, keep */
+extern const int64_t vx_l3_bytes;      /* of operands that the outermost cache keeps */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
