@@ -173,7 +173,7 @@ class BatchGemmKernel(Products):
     def plan(self, batch: int, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan of `batch` products, chosen by the native selector.
 
-        `items_a`, `items_b`: how many A's and B's there are, if some are shared. `operands`: see `launcher.shape_of`;
+        `items_a`, `items_b`: how many A's and B's there are, if some are shared. `operands`: see `shapes.shape_of`;
         without transposes they lie as the operator says. Axes that a call folds into rows or columns (products that all
         share one B, with rows of A and of C that follow each other) are to be given as such.
         """

@@ -58,7 +58,7 @@ class GroupedGemmKernel(Products):
     ) -> dict[int, LaunchPlan]:
         """The plan of every group by its number of rows, tallest first.
 
-        A group is priced as one of as many of its kind as all rows would make up. `operands`: see `launcher.shape_of`.
+        A group is priced as one of as many of its kind as all rows would make up. `operands`: see `shapes.shape_of`.
         """
         count = thread_count(threads)
         return {shape.m: self.plan_of(shape, count) for shape in self.shapes(rows, n, k, **operands)}
