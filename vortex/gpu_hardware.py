@@ -201,7 +201,7 @@ class GpuSpec(Figures):
         return self.memory("shared").capacity_bytes - self.shared_per_block_bytes
 
     def summary(self) -> str:
-        peak = max(row.peak_flops_per_s for row in self.instructions)
+        peak = max(row.peak_flops_per_s for row in self.instructions if row.dtype != "int8")
         return f"{self.sms} SMs, {self.arch}, {peak / 1e12:.0f} TFLOP/s"
 
     def fingerprint(self) -> str:

@@ -37,7 +37,7 @@ def native_module(library: Library[Any]) -> Any:
             f"the library was built for {library.manifest.hardware['name']} and needs the CPU features {missing}, "
             "which this machine lacks; compile for this machine with hw='native'"
         )
-    if library.manifest.words.endswith("tiles"):
+    if any(feature.startswith("amx") for feature in library.manifest.features):
         request_tiles()
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         path = Path(folder) / "library.so"
