@@ -26,7 +26,7 @@ from vortex.effects import (
     reading,
     source_byte,
 )
-from vortex.rates import FETCHED_AHEAD, Rates
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, Rates
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
-    exposed_a = (1.0 - s.pack_a) * blocks * tiles * exposed(ops, first_a, one) + pieces
+    # Short rows are asked for FETCHED_TILE ahead, a tile at a time: of a larger one little is there when it begins.
+    late = ops.where(FLOAT * height * p.k > FETCHED_TILE, ops.where(p.k <= FETCHED_AHEAD, 1.0 - a_is_col, 0.0), 0.0)
+    each_a = exposed(ops, first_a, one) + rates.late * late * first_a
+    exposed_a = (1.0 - s.pack_a) * blocks * tiles * each_a + pieces
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     torn_b = ops.name("torn_b", loose * ops.where(FLOAT * p.n > LONG_LINE, (1.0 - s.swap) * panels, 0.0) * k * wait)

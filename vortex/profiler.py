@@ -234,6 +234,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         partial=EFFECTS.partial,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
+        late=EFFECTS.late,
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
         row_piece=EFFECTS.row_piece,

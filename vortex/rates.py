@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FETCHED_AHEAD = 256.0
-"""Elements: rows of A and of C up to this long are fetched ahead by the L1 nests."""
+"""Elements: rows of A and of C up to this long are fetched ahead by the L1 nests,"""
+FETCHED_TILE = 4096.0
+"""so many bytes ahead: far enough for DRAM, and less than what a few tall tiles bring into L1."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Rates:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float
     """Share of the latency of lines in further rows of A that is seen."""
+    late: float
+    """Share of the load of a tile of short rows that is seen if the tile is larger than what is asked for ahead."""
     leap: float
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float
@@ -145,6 +149,8 @@ class Effects:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.185
     """Share of the latency of lines in further rows of A that is seen."""
+    late: float = 0.45
+    """Share of the load of a tile of short rows that is seen if the tile is larger than what is asked for ahead."""
     leap: float = 0.08
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float = 0.135

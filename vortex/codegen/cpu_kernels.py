@@ -66,7 +66,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
             T.reads(turn[0:2])
             T.writes(turn[0:2])
             if turn[0] == 0:
-                for q in T.unroll(lines):
+                for q in range(lines):
                     T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), 0))
                 # A row that starts within a line ends in one more.
                 T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), 0))

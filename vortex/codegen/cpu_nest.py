@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
 from vortex.codegen.cpu_tile import LINE, fetch
-from vortex.rates import FETCHED_AHEAD
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE
 
 
 def dispatch_symbol(layout: str) -> str:
@@ -51,8 +51,7 @@ class LoadStage:
 
 
 SHORT = int(FETCHED_AHEAD)
-AHEAD = 1024
-"""Elements, 4 KiB: far enough for DRAM, and less than what a few tall tiles bring into L1."""
+AHEAD = int(FETCHED_TILE) // 4
 AHEAD_ROWS = 42
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to."""
 PACK_B = ("none", "copy", "transpose")
