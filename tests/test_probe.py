@@ -59,6 +59,16 @@ class TestAssembling:
         fma = {"fma": (2.4e9, one), "fma_chain": (chain, 0.0), "hand_off": (1e-9, 1e-9)}
         probe.assemble(machine(tmp_path), QUIET | noisy | fma)
 
+    def test_a_core_that_something_else_held_is_measured_again(self, tmp_path, monkeypatch: pytest.MonkeyPatch):
+        here, alone = machine(tmp_path), QUIET["fma"][0]
+        held = dict(QUIET) | {"fma": (alone, alone), "hand_off": (1e-3, 1e-3)}
+        runs = iter([held, held, dict(QUIET)])
+        monkeypatch.setattr(probe, "run_probe", lambda machine: next(runs))
+        assert probe.measure(here) == dict(QUIET)
+        assert next(runs, None) is None
+        runs = iter([dict(QUIET)])
+        assert probe.measure(here) == dict(QUIET), "one run is enough where no core was held"
+
     def test_toml_with_provenance(self, tmp_path):
         spec, readings = probe.assemble(machine(tmp_path), QUIET)
         text = spec_to_toml(spec, readings)
