@@ -100,6 +100,19 @@ class TestRemembering:
         assert len(calls) == 2
         assert [path.name for path in (tmp_path / "cache").iterdir()] == [probe.file_name(found)]
 
+    def test_forgotten_when_a_spec_says_more(self, tmp_path, monkeypatch: pytest.MonkeyPatch):
+        found, before = machine(tmp_path), [path.read_bytes() for path in probe.MODELS]
+        copies = tuple(tmp_path / path.name for path in probe.MODELS)
+        for copy, text in zip(copies, before, strict=True):
+            copy.write_bytes(text)
+        name = probe.file_name(found)
+        monkeypatch.setattr(probe, "MODELS", copies)
+        assert probe.file_name(found) == name
+        for copy, text in zip(copies, before, strict=True):
+            copy.write_bytes(text + b"# a field more")
+            assert probe.file_name(found) != name
+            copy.write_bytes(text)
+
     @pytest.mark.parametrize(
         "damage", ["", "{", "{}", '{"spec": 3, "readings": []}', '{"spec": {}, "readings": 1}', "[]"]
     )

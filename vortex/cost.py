@@ -204,7 +204,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     lost = ops.name(
         "lost", ops.least(depth * ops.most(spacing_b, row_bytes + rates.ahead) / (rates.l2_bytes * rates.reach), 1.0)
     )
-    crowding = rates.collision * (spacing_b / rates.l1_span) * rates.line_bytes
+    colliding = ops.name("colliding", spacing_b / rates.l1_span)
+    crowding = rates.collision * colliding * rates.line_bytes
     crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
@@ -213,7 +214,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))
-    visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * k * blocks * wait * rates.visit
+    visits = (1.0 - transposed) * colliding * k * blocks * wait * rates.visit
     staged = blocks * (steps * rates.stage_start + k * ops.where(transposed > 0.5, 0.0, rates.copy_row))
     packing = s.pack_b * (k * columns * filling + visits + staged) + s.pack_a * rows * k * blocks * (
         rates.copy + FLOAT * (source + rates.l2_byte)
@@ -230,7 +231,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
     jumps_a = (1.0 - s.swap) * torn * (spacing_a / rates.l1_span)
-    far_lines = rates.turned_leap * s.swap * loose_a * ops.where(FLOAT * p.n > LONG_LINE, 1.0, 0.0)
+    long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE, 1.0, 0.0))
+    far_lines = rates.turned_leap * s.swap * loose_a * long_lines
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
     unforeseen = ops.most(jumps_a, leaps) + far_rows + far_lines
@@ -243,7 +245,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * each_a + pieces
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
-    torn_b = ops.name("torn_b", loose * ops.where(FLOAT * p.n > LONG_LINE, (1.0 - s.swap) * panels, 0.0) * k * wait)
+    torn_b = ops.name("torn_b", loose * (long_lines * ((1.0 - s.swap) * panels)) * k * wait)
     streamed = bytes_b * source * (1.0 + rates.short_runs * loose) * crowded
     first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
@@ -260,7 +262,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, first_b)
     # Rows that start in the same sets are asked for ahead like others: they are not in the way of what is used.
-    again_b = again_b * (1.0 - loose * (spacing_b / rates.l1_span))
+    again_b = again_b * (1.0 - loose * colliding)
     reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + ops.most(tiles - bands, 0.0) * exposed(
         ops, again_b, across
     )

@@ -25,7 +25,10 @@ if TYPE_CHECKING:  # Else imported where one is made: a library of this machine 
     from vortex.hardware import HardwareSpec
 
 NATIVE = "native"
-SOURCE = Path(__file__).resolve().parent / "runtime" / "probe.c"
+PACKAGE = Path(__file__).resolve().parent
+SOURCE = PACKAGE / "runtime" / "probe.c"
+MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
+"""What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
 MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
 LAYOUT = 3  # raise when detection changes what it makes of the same machine
 
@@ -280,9 +283,10 @@ def probe(refresh: bool = False) -> tuple[HardwareSpec, tuple[Reading, ...]]:
 
 
 def file_name(machine: Machine) -> str:
-    """Names the machine in the cache: equal where the same measurements hold."""
+    """Names the machine in the cache: equal where the same measurements hold and the same is said of them."""
     facts = vars(machine) | {"flags": sorted(machine.flags), "free_bytes": 0}
-    return f"native-{hashlib.sha256(repr((LAYOUT, SOURCE.read_bytes(), facts)).encode()).hexdigest()[:24]}.json"
+    sources = [path.read_bytes() for path in (SOURCE, *MODELS)]
+    return f"native-{hashlib.sha256(repr((LAYOUT, sources, facts)).encode()).hexdigest()[:24]}.json"
 
 
 def detect(

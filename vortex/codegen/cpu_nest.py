@@ -4,6 +4,7 @@ Tile extents are run-time values: one nest per load stage serves every strategy,
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -57,6 +58,11 @@ AHEAD_ROWS = 42
 PACK_B = ("none", "copy", "transpose")
 
 
+def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -> Any:
+    """Where an element of B is: in panels, or in a plain matrix, whose `panel` is past its last column."""
+    return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
+
+
 STORE_SYMBOL = "vortex_store"
 """The store stage, `runtime/store.c`."""
 
@@ -64,7 +70,7 @@ STORE_SYMBOL = "vortex_store"
 def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
-    B is found at `b + j / panel * panel_stride + k * ldb + j % panel`; a plain matrix has `panel` past its last column.
+    B is found where `place_of_b` says.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
     is not 0; where it is 2, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows; a single tile asks for its own panel's AHEAD_ROWS on, if that is
@@ -188,12 +194,12 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
                         height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
-                        origin: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + p0 * ldb + T.truncmod(j, panel)
+                        origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
                         # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
                         follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
-                        nj: T.let[T.int64] = j0 + follows * width
-                        np: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
-                        ahead: T.let[T.int64] = T.truncdiv(nj, panel) * panel_stride + np * ldb + T.truncmod(nj, panel)
+                        onward: T.let[T.int64] = j0 + follows * width
+                        depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
+                        ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
                         alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
                         share: T.let[T.int64] = T.truncdiv(u * kb, tiles)
                         if t == 0:
