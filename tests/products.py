@@ -209,6 +209,10 @@ def check(
         blocks = -(-m * n // cuda_reduce.COLUMNS)
         run(text, adding.symbol, (blocks,), adding.block, 0, [values[x] for x in adding.args], **how)
     left, right = (x.astype(np.float64) for x in (a.T if variant.transpose_a else a, b.T if variant.transpose_b else b))
+    if form.prologue:
+        left = form.prologue.reference(left)
+        if s.dtype != "tfloat32":  # which the multiplier rounds
+            left = left.astype(ELEMENTS[s.dtype]).astype(np.float64)
     expected = left @ right
     if store is not None:
         expected = np.asarray((store.chain >> cast(store.out)).reference(expected, **tensors)).astype(np.float64)

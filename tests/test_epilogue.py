@@ -6,7 +6,6 @@ import ctypes
 import math
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import needs
 import numpy as np
@@ -109,14 +108,6 @@ class TestAlgebra:
 def test_refused(wrong: Callable[[], object], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         wrong()
-
-
-def test_a_gpu_library_has_no_prologue(tmp_path: Path) -> None:
-    from vortex import gpu_compiler
-    from vortex.specs import load_spec
-
-    with pytest.raises(OperandError, match="drop prologue"):
-        gpu_compiler.compile(ops.Gemm(prologue=ops.relu()), load_spec("t4"), tmp_path, lambda what, share: None)
 
 
 LANES = 16 if "avx512f" in cpu_flags() else 8

@@ -106,6 +106,7 @@ MODULES = (
     "codegen.cuda_fragments",
     "codegen.cuda_prelude",
     "codegen.cuda_finish",
+    "codegen.cuda_begin",
     "codegen.cuda_batch",
     "codegen.cuda_form",
     "codegen.cuda_core",

@@ -52,9 +52,10 @@ def compile(
             f"{operator.name} on {hardware.name}: GPU libraries compute {', '.join(SERVED)} so far; "
             "compile it for a CPU, or express it as one of these"
         )
-    if prologue_of(operator):
+    if prologue_of(operator) and operator.dtype in SUMS:
         raise OperandError(
-            f"{operator.name} on {hardware.name}: GPU libraries read A as it is; drop prologue={prologue_of(operator)}"
+            f"{operator.name} of {operator.dtype} on {hardware.name}: integers have no prologue; "
+            f"drop prologue={prologue_of(operator)}, or multiply in a float type"
         )
     if operator.name == "batch_gemm" and operator.dtype in SUMS:
         raise DtypeError(
