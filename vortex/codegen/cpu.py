@@ -83,7 +83,7 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
 
 def _emit_stages(stages: Sequence[tuple[LoadStage, bool, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
     nests = [nest(stage, lanes, stores, copy_a) for stage, stores, copy_a in stages]
-    compile_object(nests, cpu_target(llvm_cpu), path)
+    compile_object(nests, cpu_target(llvm_cpu), path, simplify=False)
 
 
 def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path: Path) -> None:

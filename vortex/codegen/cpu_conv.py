@@ -8,10 +8,12 @@ filter, whatever the tile.
 
 from __future__ import annotations
 
+from functools import cache
+
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import filled, placed, tile_stages, vector_intrinsics, with_extents
 
 
 def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
@@ -25,10 +27,29 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
     a panel of `vectors * lanes` columns, of which the last vector has `last`; C is read only if `accumulate` is not 0.
     Unless `apart` is 0 that is what lda is: then no row of a tall tile needs an address of its own.
     """
-    columns, free = vectors * lanes, int(not apart)
+    kernel = filled(_form(lanes), conv_symbol(rows, vectors, apart), rows, vectors, not apart, apart)
+    names = vector_intrinsics(lanes)
+    return placed(
+        kernel,
+        (
+            ("load", names.load, 0),
+            ("zero", names.zero, 0),
+            ("fetch", names.load, 3),
+            ("compute", names.multiply_add, 3),
+            ("store", names.store, 0),
+        ),
+    ).mod["main"]
+
+
+@cache
+def _form(lanes: int) -> tirx.PrimFunc:
+    """The kernel of every tile; its last parameters are what `conv_kernel` fills in."""
+    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
+    free, apart = (tirx.Var(name, "int64") for name in ("free", "apart"))
+    columns = vectors * lanes
     tile = tile_stages(rows, vectors, lanes)
 
-    @T.prim_func(s_tir=True)
+    @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         a: T.handle,
         b: T.handle,
@@ -46,7 +67,7 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
         last: T.int32,
         accumulate: T.int32,
     ):
-        T.func_attr({"global_symbol": conv_symbol(rows, vectors, apart), "tirx.noalias": True})
+        T.func_attr({"tirx.noalias": True})
         A = T.match_buffer(
             a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda * free + apart, T.int64(1)]
         )
@@ -74,14 +95,4 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
                             acc[vi, vj] = acc[vi, vj] + A[vs, vr, vi, vk] * row[vj]
             tile.end(C, mask, acc)
 
-    names = vector_intrinsics(lanes)
-    return placed(
-        kernel,
-        (
-            ("load", names.load, 0),
-            ("zero", names.zero, 0),
-            ("fetch", names.load, 3),
-            ("compute", names.multiply_add, 3),
-            ("store", names.store, 0),
-        ),
-    ).mod["main"]
+    return with_extents(kernel, rows, vectors, free, apart)

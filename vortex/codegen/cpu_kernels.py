@@ -5,12 +5,13 @@ why every strategy, blocking and thread count of the outer-product family gives 
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import tvm
+from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import LINE, fetch, placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, tile_stages, vector_intrinsics, with_extents
 
 LAYOUTS = ("row", "col")
 """How L0 walks A: `row` has k contiguous and rows `lda` apart, `col` has rows contiguous and k `lda` apart."""
@@ -29,7 +30,7 @@ class RegisterTile:
         return f"vortex_l0_{self.layout}_{self.rows}x{self.vectors}"
 
 
-def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
+def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
     `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
@@ -37,10 +38,29 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
     `accumulate` is not 0. With each `every`-th step of k it asks for one row, `columns` wide and `ldb` apart, of what
     comes next at `ahead`: whole rows, since lines that do not follow each other come from memory at half the rate.
     """
-    rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
-    tall = rows >= vectors
-    row_stride, depth_stride = (1, 0) if tile.layout == "row" else (0, 1)
-    stages, lines = tile_stages(rows, vectors, lanes), -(-columns // LINE)
+    strides = (1, 0) if tile.layout == "row" else (0, 1)
+    form = _form(tile.rows >= tile.vectors, lanes)
+    kernel = filled(form, tile.symbol, tile.rows, tile.vectors, *strides)
+    names = vector_intrinsics(lanes)
+    return placed(
+        kernel,
+        (
+            ("load", names.load, 0),
+            ("zero", names.zero, 0),
+            ("fetch", names.load, 1),
+            ("compute", names.multiply_add, 1),
+            ("store", names.store, 0),
+        ),
+    ).mod["main"]
+
+
+@cache
+def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not; its last parameters are what `micro_kernel` fills in."""
+    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
+    row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
+    columns = vectors * lanes
+    stages, lines = tile_stages(rows, vectors, lanes), T.ceildiv(columns, LINE)
 
     @T.inline
     def fetch_row(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
@@ -74,7 +94,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
                 turn[1] = turn[1] + 1
             turn[0] = turn[0] - 1
 
-    @T.prim_func(s_tir=True)
+    @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         a: T.handle,
         b: T.handle,
@@ -88,7 +108,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
         ahead: T.handle,
         every: T.int64,
     ):
-        T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
+        T.func_attr({"tirx.noalias": True})
         A = T.match_buffer(
             a,
             (rows, depth),
@@ -126,14 +146,4 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tvm.tirx.PrimFunc:
                 ask(F, turn, every)
             stages.end(C, mask, acc)
 
-    names = vector_intrinsics(lanes)
-    return placed(
-        kernel,
-        (
-            ("load", names.load, 0),
-            ("zero", names.zero, 0),
-            ("fetch", names.load, 1),
-            ("compute", names.multiply_add, 1),
-            ("store", names.store, 0),
-        ),
-    ).mod["main"]
+    return with_extents(kernel, rows, vectors, row_stride, depth_stride)

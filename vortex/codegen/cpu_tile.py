@@ -198,6 +198,21 @@ def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> 
     return TileStages(masks, begin, end)
 
 
+def with_extents(kernel: tirx.PrimFunc, *extents: tirx.Var) -> tirx.PrimFunc:
+    """`kernel`, in which `extents` were free, with them as its last parameters: parsed once for all their values.
+
+    To parse a kernel takes ten times as long as to schedule it.
+    """
+    return tirx.PrimFunc([*kernel.params, *extents], kernel.body, kernel.ret_type, kernel.attrs)
+
+
+def filled(form: tirx.PrimFunc, symbol: str, *extents: int) -> tirx.PrimFunc:
+    """The function `symbol` for these values of the last parameters of `form`."""
+    variables = form.params[len(form.params) - len(extents) :]
+    values = {variable: tirx.const(value, variable.ty.dtype) for variable, value in zip(variables, extents, strict=True)}
+    return form.specialize(values).with_attr("global_symbol", symbol)
+
+
 def placed(kernel: tirx.PrimFunc, stages: Sequence[tuple[str, str, int]]) -> s_tir.Schedule:
     """`kernel` with the innermost loop of every (block, intrinsic, serial) tensorized and all but the outermost
     `serial` of the loops around it unrolled."""

@@ -47,7 +47,7 @@ def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_c
 
 
 def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([word_nest(stage, lanes, words) for stage in stages], cpu_target(llvm_cpu), path)
+    compile_object([word_nest(stage, lanes, words) for stage in stages], cpu_target(llvm_cpu), path, simplify=False)
 
 
 def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:

@@ -32,10 +32,17 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
 
 
-def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True) -> tvm.IRModule:
-    """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost."""
+def lower(
+    functions: list[tirx.PrimFunc], target: Target, share: bool = True, simplify: bool = True
+) -> tvm.IRModule:
+    """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
+
+    `simplify` puts the value of every variable in its places first; where those are many and long, as in nests, that
+    takes longer than all else, to be undone by LLVM.
+    """
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
     sharing = [tirx.transform.CommonSubexprElim()] if share else []
+    first, second = ([s_tir.transform.StmtSimplify()], [tirx.transform.StmtSimplify()]) if simplify else ([], [])
     module = Sequential(
         [
             tirx.transform.BindTarget(target.with_host(target)),
@@ -45,12 +52,12 @@ def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True) ->
             s_tir.transform.ConvertBlocksToOpaque(),
             s_tir.transform.CompactBufferAllocation(),
             s_tir.transform.LowerMatchBuffer(),
-            s_tir.transform.StmtSimplify(),
+            *first,
             s_tir.transform.LowerOpaqueBlock(),
             tirx.transform.FlattenBuffer(),
             tirx.transform.VectorizeLoop(True),
             tirx.transform.UnrollLoop(),
-            tirx.transform.StmtSimplify(),
+            *second,
             tirx.transform.RemoveNoOp(),
             *sharing,
         ]
@@ -66,9 +73,14 @@ def importing(function: tirx.PrimFunc, llvm_ir: str) -> tirx.PrimFunc:
 
 
 def compile_object(
-    functions: list[tirx.PrimFunc], target: Target, path: Path, share: bool = True, llvm_ir: str = ""
+    functions: list[tirx.PrimFunc],
+    target: Target,
+    path: Path,
+    share: bool = True,
+    llvm_ir: str = "",
+    simplify: bool = True,
 ) -> None:
-    module = lower(functions, target, share)
+    module = lower(functions, target, share, simplify)
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})
