@@ -209,7 +209,9 @@ def with_extents(kernel: tirx.PrimFunc, *extents: tirx.Var) -> tirx.PrimFunc:
 def filled(form: tirx.PrimFunc, symbol: str, *extents: int) -> tirx.PrimFunc:
     """The function `symbol` for these values of the last parameters of `form`."""
     variables = form.params[len(form.params) - len(extents) :]
-    values = {variable: tirx.const(value, variable.ty.dtype) for variable, value in zip(variables, extents, strict=True)}
+    values = {
+        variable: tirx.const(value, variable.ty.dtype) for variable, value in zip(variables, extents, strict=True)
+    }
     return form.specialize(values).with_attr("global_symbol", symbol)
 
 

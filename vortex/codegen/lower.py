@@ -32,9 +32,7 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
 
 
-def lower(
-    functions: list[tirx.PrimFunc], target: Target, share: bool = True, simplify: bool = True
-) -> tvm.IRModule:
+def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True, simplify: bool = True) -> tvm.IRModule:
     """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
 
     `simplify` puts the value of every variable in its places first; where those are many and long, as in nests, that
