@@ -11,6 +11,7 @@ import pytest
 
 import vortex
 from vortex.affinity import cpu_flags
+from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import Conv2d, Operator, bias, relu, residual
@@ -31,6 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path in late)
 
 
+FEW_TILES = {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}
+
+
 def compiled(operator: Operator) -> GemmKernel:
     """A library of this machine with few register tiles, L0 computed: all that is wanted is its results.
 
@@ -38,10 +42,17 @@ def compiled(operator: Operator) -> GemmKernel:
     """
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    small = {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}
-    kernel = vortex.compile(operator, what_if(load_spec("native"), small))
+    kernel = vortex.compile(operator, what_if(load_spec("native"), FEW_TILES))
     assert isinstance(kernel, GemmKernel)
     return kernel
+
+
+@pytest.fixture(scope="session")
+def small() -> HardwareSpec:
+    """The hardware that `compiled` compiles for."""
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    return what_if(load_spec("native"), FEW_TILES)
 
 
 @pytest.fixture(scope="session")

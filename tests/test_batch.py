@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doors import refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import OnGpu, Parameter
@@ -16,7 +15,6 @@ from tensors import OnGpu, Parameter
 import vortex
 from vortex import DeviceError, DtypeError, OperandError, ShapeError, VortexError, api
 from vortex.batch_launcher import BatchGemmKernel
-from vortex.batch_operands import BATCH_REASONS
 from vortex.grouped_launcher import GroupedGemmKernel, alike_groups
 from vortex.library import Library, read, write
 from vortex.operators import BatchGemm, Gemm, GroupedGemm, compiled_as
@@ -365,12 +363,6 @@ def test_operators_refuse_other_dtypes() -> None:
     for operator in (BatchGemm, GroupedGemm):
         with pytest.raises(DtypeError, match="float32"):
             operator(dtype="float64")  # type: ignore[arg-type]
-    with pytest.raises(DtypeError, match="expected float32; cast"):
-        vortex.compile(BatchGemm("float16"), "epyc-zen5", cache=False)
-
-
-def test_reasons_mirror_the_door() -> None:
-    assert refusals("door.h", "BATCH_DIFFERS") == len(BATCH_REASONS)
 
 
 def test_one_library_of_the_cache_serves_all_three(monkeypatch: pytest.MonkeyPatch, library_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_missing_instructions_are_refused(library_path: Path, monkeypatch: pytes
 
 
 def test_reasons_mirror_the_door() -> None:
-    assert refusals("door.c", "BAD_EXTRAS") == len(REASONS)
+    assert refusals("products.h", "BAD_EXTRAS") == len(REASONS)
 
 
 def test_gradients_are_refused(gemm: GemmKernel) -> None:

@@ -134,6 +134,7 @@ MODULES = (
     "gpu_explain",
     "planner",
     "launcher",
+    "stored",
     "fused",
     "weighted",
     "batch_operands",

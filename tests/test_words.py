@@ -19,6 +19,7 @@ from vortex.candidates import sieve
 from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
+from vortex.hardware import HardwareSpec
 from vortex.rkernel import decompose
 from vortex.selector import OperandB
 from vortex.shapes import shape_of
@@ -32,12 +33,17 @@ SMALL = {"L0.max_utilization": 0.6, "L0.analysis": "analytical"}
 """Few register tiles, none measured: all that is wanted is their results."""
 
 
-@cache
-def library(dtype: str, out: str = "", chain: ops.Epilogue = NOTHING) -> Any:
+def hardware(dtype: str) -> HardwareSpec:
+    """What libraries of this dtype are compiled for here."""
     if not {"avx2", "fma", FLAGS[dtype]} <= cpu_flags() or (dtype != "float16" and "avx512bw" not in cpu_flags()):
         pytest.skip(f"this machine has no {FLAGS[dtype]}, which products of {dtype} are built on here")
+    return what_if(load_spec("native"), SMALL)
+
+
+@cache
+def library(dtype: str, out: str = "", chain: ops.Epilogue = NOTHING) -> Any:
     out = out or ("int32" if dtype == "int8" else "float32")
-    return vortex.compile(ops.Gemm(dtype=dtype, out_dtype=out, epilogue=chain), what_if(load_spec("native"), SMALL))
+    return vortex.compile(ops.Gemm(dtype=dtype, out_dtype=out, epilogue=chain), hardware(dtype))
 
 
 def drawn(dtype: str, *shape: int) -> np.ndarray:

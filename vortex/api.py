@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from vortex import operators
 from vortex.axes import fixed
 from vortex.cache import digest
-from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
+from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
@@ -145,8 +145,6 @@ def _built_for(operator: operators.Operator, device: Target) -> operators.Operat
         if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
             raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator
-    if operator.name in LAUNCHERS and operator.dtype != "float32":
-        raise DtypeError(f"{operator.name}(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
     return operators.compiled_as(operator)
 
 
@@ -241,6 +239,11 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
         )
     if getattr(operator, "weights", None) and not device.is_cpu:
         raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
+    if not device.is_cpu and operator.name != "gemm" and (store := operators.finishing(operator)):
+        raise DeviceError(
+            f"{operator.name} with an output of {store.out} and the epilogue {store.chain} on {device.name}: expected "
+            "sums stored in the element type of the operands; do the rest apart"
+        )
     if invariant is None:
         return
     if invariant != "m":

@@ -10,26 +10,31 @@ from typing import Any
 import numpy as np
 
 from vortex import explain as explaining
-from vortex.batch_operands import MOST_RANK, PackedMatrices, product_shape, refusal
+from vortex.batch_operands import MANY_SHAPES, MOST_RANK, PackedMatrices, product_shape, refusal
 from vortex.candidates import Strategy
 from vortex.errors import OperandError, ShapeError
+from vortex.fused import FusedGemm
 from vortex.launcher import GemmKernel
 from vortex.library import Library, write
 from vortex.operands import (
     ACCUMULATE,
+    OPERANDS,
     TRANSPOSE_A,
     TRANSPOSE_B,
     UNREADABLE,
     aligned_zeros,
-    allocated,
     exportable,
     matrix_of,
     refuse_gradients,
     unreadable,
 )
-from vortex.operators import BatchGemm, rebuilt
+from vortex.operators import BatchGemm, rebuilt, store_of
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
 from vortex.shapes import shape_of, thread_count
+from vortex.stored import Stored
+
+ZEROS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+"""What no B at all is packed as."""
 
 
 class Products:
@@ -38,8 +43,10 @@ class Products:
     def __init__(self, library: Library) -> None:
         self.library = library
         self.manifest = library.manifest
-        self.gemm = GemmKernel(library)
         self.operator: Any = rebuilt(self.manifest.operator, self.manifest.settings)
+        self._stage = Stored(store_of(self.operator), self.manifest.dtype, MANY_SHAPES)
+        plain = self.manifest.dtype == "float32" and not self._stage.store.needed
+        self.gemm = GemmKernel(library) if plain else FusedGemm(library)
         self._identity = library.identity
         self._selector = self.manifest.selector()
         self._select = self.gemm.module.get_function("select_batch")
@@ -53,22 +60,24 @@ class Products:
         """Lay constant B's ([..., k, n], or [..., n, k] with `transpose`) out for this library; use them with any m."""
         refuse_gradients(b, names=("b",))
         transpose = self.operator.transpose_b if transpose is None else transpose
-        try:
-            matrices = matrix_of(b)
-        except (*UNREADABLE, AttributeError) as error:
-            raise unreadable(error, b=b) from error
-        if not 2 <= matrices.ndim <= MOST_RANK:
-            raise ShapeError(f"b has shape {matrices.shape}; expected 2 to {MOST_RANK} dimensions; reshape it")
-        batch, places = matrices.shape[:-2], list(np.ndindex(matrices.shape[:-2]))
-        first = matrices[places[0]] if places else np.zeros(matrices.shape[-2:], np.float32)
-        packed = self.gemm.pack(first, transpose=transpose)
-        shape = packed.data.shape
-        line = packed.data.strides[0] // 4 if len(shape) == 2 and shape[1] else shape[-1]
-        room = aligned_zeros(len(places) * int(np.prod(shape[:-1])) * line).reshape(*batch, *shape[:-1], line)
-        data = room[..., : shape[-1]]
+        if not hasattr(b, "__getitem__") or not hasattr(b, "shape"):
+            try:
+                b = matrix_of(b)
+            except (*UNREADABLE, AttributeError) as error:
+                raise unreadable(error, b=b) from error
+        if not 2 <= len(b.shape) <= MOST_RANK:
+            raise ShapeError(f"b has shape {tuple(b.shape)}; expected 2 to {MOST_RANK} dimensions; reshape it")
+        batch, places = tuple(b.shape[:-2]), list(np.ndindex(*b.shape[:-2]))
+        one = self.gemm.pack(
+            b[places[0]] if places else np.zeros(b.shape[-2:], ZEROS[self.manifest.dtype]), transpose=transpose
+        )
+        shape = one.data.shape
+        line = one.data.strides[0] // 4 if len(shape) == 2 and shape[1] else shape[-1]
+        room = aligned_zeros(len(places) * int(np.prod(shape[:-1])) * line).view(one.data.dtype)
+        data = room.reshape(*batch, *shape[:-1], line)[..., : shape[-1]]
         for place in places:
-            data[place] = self.gemm.pack(matrices[place], transpose=transpose).data
-        return PackedMatrices(data, batch, packed.n, packed.k, self._identity, packed.transposed)
+            data[place] = self.gemm.pack(b[place], transpose=transpose).data
+        return PackedMatrices(data, batch, one.n, one.k, self._identity, one.transposed)
 
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid, int]:
         """What the native selector picks: the index of a strategy, the grid, and how many threads share the tasks."""
@@ -104,23 +113,25 @@ class Products:
             flags |= TRANSPOSE_B
         return flags
 
-    def _run(self, function: Any, a: Any, b: Any, out: Any, flags: int, *more: Any) -> Any:
+    def _run(self, function: Any, a: Any, b: Any, out: Any, flags: int, extras: tuple[Any, ...], *more: Any) -> Any:
         data, packed, n, k = (b.data, int(b.has_panels), b.n, b.k) if type(b) is PackedMatrices else (b, 0, 0, 0)
-        if not type(a) is type(data) is type(out) is np.ndarray:
-            refuse_gradients(a, data, out)
+        if extras or not type(a) is type(data) is type(out) is np.ndarray:
+            refuse_gradients(a, data, out, *extras, names=(*OPERANDS, *self._stage.names))
+        numbers = flags, packed, n, k, *more
         try:
-            status = function(a, data, out, flags, packed, n, k, *more)
+            status = function(a, data, out, *numbers, *extras)
         except UNREADABLE:
             if isinstance(out, np.ndarray) and not out.flags.writeable:
                 raise OperandError(
                     "out is read-only; expected a writable array; pass a copy or set its writeable flag"
                 ) from None
             try:
-                status = function(exportable(a), exportable(data), out, flags, packed, n, k, *more)
+                status = function(*map(exportable, (a, data, out)), *numbers, *map(exportable, extras))
             except UNREADABLE as error:
-                raise unreadable(error, a=a, b=b, out=out) from error
+                named = dict(zip(self._stage.names, extras, strict=True))
+                raise unreadable(error, a=a, b=b, out=out, **named) from error
         if status:
-            raise refusal(status, a, b, out)
+            raise refusal(status, a, b, out, self._stage, extras)
         return out
 
     def plan_of(self, shape: Shape, threads: int) -> LaunchPlan:
@@ -154,21 +165,25 @@ class BatchGemmKernel(Products):
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
         accumulate: bool = False,
+        **operands: Any,
     ) -> Any:
-        """out (+)= op(a) op(b), float32.
+        """out (+)= op(a) op(b), then its epilogue; element types are the operator's.
 
         `a` is [..., m, k] ([..., k, m] with `transpose_a`), `b` is [..., k, n] ([..., n, k] with `transpose_b`) or the
         result of `pack`, each with up to two batch axes, which broadcast. Of the last two axes one must be contiguous;
         all other strides are free, so that [batch, seq, heads, dim] may be permuted to [batch, heads, seq, dim].
         `out` is [..., m, n] with contiguous rows; without it one is allocated of the kind of `a`. With `accumulate` the
-        products are added to `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
+        products are added to `out`. `operands` are the tensors that the epilogue names, [..., n] per column, [..., m]
+        per row, [..., m, n] per element, whose batch axes broadcast as those of `a` do.
+        Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
         """
+        extras = self._stage.in_order(operands)
         flags = self._flags(transpose_a, transpose_b, accumulate, b)
         if out is None:
             if accumulate:
                 raise OperandError("accumulate=True without out: expected matrices to add to; pass out=")
-            out = allocated(a, product_shape(a, b, flags))
-        return self._run(self._batch_gemm, a, b, out, flags)
+            out = self._stage.allocated(a, product_shape(a, b, flags))
+        return self._run(self._batch_gemm, a, b, out, flags, extras)
 
     def plan(self, batch: int, m: int, n: int, k: int, *, threads: int | None = None, **operands: Any) -> LaunchPlan:
         """The plan of `batch` products, chosen by the native selector.
@@ -206,10 +221,11 @@ class BatchGemmKernel(Products):
         *,
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
+        **operands: Any,
     ) -> Any:
         """Run a given plan on every product as it is, none of them folded; same operands as a call."""
-        flags, grid = self._flags(transpose_a, transpose_b, False, b), plan.grid
-        return self._run(self._planned, a, b, out, flags, plan.index, grid.m, grid.n, plan.workers)
+        flags, grid, extras = self._flags(transpose_a, transpose_b, False, b), plan.grid, self._stage.in_order(operands)
+        return self._run(self._planned, a, b, out, flags, extras, plan.index, grid.m, grid.n, plan.workers)
 
     def shape(self, batch: int, m: int, n: int, k: int, items_a: int = 0, items_b: int = 0, **operands: Any) -> Shape:
         """The shape of a batch as the selector sees it; an empty one is priced as one product."""

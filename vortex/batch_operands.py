@@ -10,25 +10,24 @@ import numpy.typing as npt
 
 from vortex.errors import ShapeError, VortexError
 from vortex.operands import REASONS, TRANSPOSE_A, TRANSPOSE_B, Refusal, described
+from vortex.stored import WRONG_DTYPE, Stored
 
-BATCH_REASONS: tuple[Refusal, ...] = (
-    REASONS[0],
-    (
+MANY_SHAPES = "[n] or [..., n]", "[m] or [..., m]", "[m, n] or [..., m, n]"
+"""Of what an epilogue reads per column, per row, per element, in the words of a refusal."""
+OF_MANY: dict[int, Refusal] = {
+    2: (
         ShapeError,
         "has the wrong rank",
         "pass matrices along at most two batch axes; grouped operands have the one of b",
     ),
-    *REASONS[2:12],
-    (
-        ShapeError,
-        "has batch axes that do not fit those of the other operands",
-        "make each equal to theirs, or 1; `out` has the larger, and grouped b as many matrices as there are groups",
-    ),
-    (ShapeError, "do not divide the rows of a", "pass one whole number of at least 0 for each group, all rows in sum"),
-)
-"""In the order of the numbers of runtime/door.h."""
-PLACES = ("a", "b", "out", "rows")
+    14: (ShapeError, "does not fit the output", f"pass {', '.join(MANY_SHAPES)} for per column, per row, per element"),
+}
+"""Refusals that read otherwise than those of one product, by their numbers."""
 MOST_RANK = 4
+BATCH_DIFFERS = 19
+"""The number of a refusal, see runtime/products.h."""
+ROWS = 7
+"""The place of a refused operand that is no tensor of the product, see runtime/door.h."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class PackedMatrices:
     Few columns need no panels: then matrices with rows on cache lines, [..., k, n], or [..., n, k] if `transposed`.
     """
 
-    data: npt.NDArray[np.float32]
+    data: npt.NDArray[Any]
     batch: tuple[int, ...]
     n: int
     k: int
@@ -68,7 +67,7 @@ def matrix_extents(operand: Any, name: str) -> tuple[int, ...]:
     try:
         shape = tuple(operand.shape)
     except (AttributeError, TypeError, RuntimeError) as error:
-        kind, _, remedy = BATCH_REASONS[0]
+        kind, _, remedy = REASONS[0]
         raise kind(f"{name} is a {type(operand).__name__}; expected a tensor; {remedy}") from error
     if not 2 <= len(shape) <= MOST_RANK:
         raise ShapeError(
@@ -86,15 +85,17 @@ def product_shape(a: Any, b: Any, flags: int) -> tuple[int, ...]:
     try:
         return *np.broadcast_shapes(left[:-2], right[:-2]), m, n
     except ValueError as error:
-        kind, problem, remedy = BATCH_REASONS[12]
+        kind, problem, remedy = REASONS[BATCH_DIFFERS - 1]
         raise kind(f"b ({described(b)}) {problem}; given a {described(a)}; {remedy}") from error
 
 
-def refusal(status: int, a: Any, b: Any, out: Any) -> VortexError:
-    kind, problem, remedy = BATCH_REASONS[(status & 0xFF) - 1]
-    place = status >> 8
-    given = {"a": a, "b": b, "out": out}
+def refusal(status: int, a: Any, b: Any, out: Any, stage: Stored, extras: tuple[Any, ...]) -> VortexError:
+    number, place = status & 0xFF, status >> 8
+    kind, problem, remedy = OF_MANY.get(number, REASONS[number - 1])
+    given = {"a": a, "b": b, "out": out, **dict(zip(stage.names, extras, strict=True))}
     shapes = ", ".join(f"{name} {described(operand)}" for name, operand in given.items())
-    name = PLACES[place]
+    name = "rows" if place == ROWS else list(given)[place]
+    if number == WRONG_DTYPE:
+        remedy = f"{name} is {stage.dtypes[place]} in this library; cast the operand"
     about = f"{name} ({described(given[name])})" if name in given else name
     return kind(f"{about} {problem}; given {shapes}; {remedy}")

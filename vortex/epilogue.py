@@ -84,7 +84,7 @@ class Epilogue:
         shaped = {}
         for operand in self.operands:
             value = np.asarray(operands[operand.name], np.float64)
-            shaped[operand.name] = value.reshape(-1, 1) if operand.per == "row" else value
+            shaped[operand.name] = value[..., None] if operand.per == "row" else value
         for step in self.steps:
             x = step.apply(x, shaped)
         return x

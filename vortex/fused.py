@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from vortex import operators
-from vortex.errors import DtypeError, OperandError, UnknownNameError, VortexError
-from vortex.launcher import GemmKernel, makes_tensors
+from vortex.errors import DtypeError, OperandError, VortexError
+from vortex.launcher import GemmKernel, makes_tensors, product_extents
 from vortex.library import Library
 from vortex.operands import (
     ACCUMULATE,
@@ -26,9 +25,7 @@ from vortex.operands import (
 from vortex.regions import planned
 from vortex.selector import LaunchPlan
 from vortex.steps import Operand
-
-WRONG_DTYPE = 3
-SHAPES = {"column": "[n]", "row": "[m]", "element": "[m, n]"}
+from vortex.stored import WRONG_DTYPE, Stored
 
 
 class FusedGemm(GemmKernel):
@@ -36,9 +33,9 @@ class FusedGemm(GemmKernel):
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
-        self._store = operators.store_of(operators.rebuilt(self.manifest.operator, self.manifest.settings))
-        self._extras = self._store.chain.operands
-        self._names = tuple(operand.name for operand in self._extras)
+        store = operators.store_of(operators.rebuilt(self.manifest.operator, self.manifest.settings))
+        self._stage = Stored(store, self.manifest.dtype)
+        self._names = self._stage.names
 
     def __call__(
         self,
@@ -58,7 +55,7 @@ class FusedGemm(GemmKernel):
         before the epilogue; that needs an output of the sums' own type. Integers and bfloat16 of `out` in NumPy:
         int8, uint8, int32, and uint16 or ml_dtypes for bfloat16. Raises as a plain product does.
         """
-        extras = self._in_order(operands)
+        extras = self._stage.in_order(operands)
         flags = TRANSPOSE_A * transpose_a + TRANSPOSE_B * transpose_b + ACCUMULATE * accumulate
         data, run = b, self._gemm
         sizes: tuple[int, ...] = ()
@@ -88,7 +85,7 @@ class FusedGemm(GemmKernel):
         **operands: Any,
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
-        extras = self._in_order(operands)
+        extras = self._stage.in_order(operands)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
         data, n, k = b, 0, 0
         if type(b) is PackedOperand:
@@ -115,33 +112,10 @@ class FusedGemm(GemmKernel):
     def _refuse_gradients(self, a: Any, b: Any, out: Any, extras: tuple[Any, ...]) -> None:
         refuse_gradients(a, b, out, *extras, names=(*OPERANDS, *self._names))
 
-    def _in_order(self, operands: dict[str, Any]) -> tuple[Any, ...]:
-        """The operands of the epilogue in the order of its steps; refuses missing and unknown ones."""
-        if tuple(operands) == self._names:
-            return tuple(operands.values())
-        unknown = sorted(operands.keys() - set(self._names))
-        missing = [operand for operand in self._extras if operand.name not in operands]
-        if unknown or missing:
-            expected = ", ".join(f"{x.name} {SHAPES[x.per]} {x.dtype}" for x in self._extras) or "none"
-            what = f"unknown operand {unknown[0]!r}" if unknown else f"{missing[0].name} is missing"
-            raise UnknownNameError(f"{what}; the epilogue ({self._store.chain}) expects {expected}; pass just these")
-        return tuple(operands[name] for name in self._names)
-
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`, in the element type of the output."""
-        wanted = self._store.out
-        if wanted == self.manifest.dtype == "float32":
-            return super()._allocate(a, b, transpose_a, transpose_b)
-        m = a.shape[1 if transpose_a else 0]
-        n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(a, torch.Tensor):
-            return a.new_empty((m, n), dtype=getattr(torch, wanted))
-        if wanted == "bfloat16" and getattr(getattr(a, "dtype", None), "name", "") == wanted:
-            return np.empty((m, n), a.dtype)
-        if wanted == "bfloat16":
-            raise DtypeError("out would be bfloat16, which NumPy does not know; pass out= of uint16 or of ml_dtypes")
-        return np.empty((m, n), wanted)
+        m, n = product_extents(a, b, transpose_a, transpose_b)
+        return self._stage.allocated(a, (m, n))
 
     def _refusal(self, status: int, a: Any, b: Any, out: Any, extras: tuple[Any, ...] = ()) -> VortexError:
         """A refusal of the native door in words."""
@@ -149,23 +123,13 @@ class FusedGemm(GemmKernel):
         given = (a, b, out, *(extras or (None,) * len(self._names)))
         place, names = status >> 8, (*OPERANDS, *self._names)
         if status & 0xFF == WRONG_DTYPE:
-            remedy = f"{names[place]} is {self._dtypes[place]} in this library; cast the operand"
+            remedy = f"{names[place]} is {self._stage.dtypes[place]} in this library; cast the operand"
         shapes = ", ".join(
             f"{name} {described(value)}" for name, value in zip(names, given, strict=True) if value is not None
         )
         return kind(f"{names[place]} ({described(given[place])}) {problem}; given {shapes}; {remedy}")
 
     @property
-    def _dtypes(self) -> tuple[str, ...]:
-        factor = self.manifest.dtype
-        return (
-            "int8 or uint8" if factor == "int8" else factor,
-            factor,
-            self._store.out,
-            *(operand.dtype for operand in self._extras),
-        )
-
-    @property
     def operands(self) -> tuple[Operand, ...]:
         """The tensors that a call must bring, in the order of the epilogue."""
-        return self._extras
+        return self._stage.store.chain.operands

@@ -13,7 +13,6 @@ from vortex.batch_launcher import Products
 from vortex.batch_operands import matrix_extents, product_shape, whole_numbers
 from vortex.errors import OperandError, ShapeError
 from vortex.library import Library
-from vortex.operands import allocated
 from vortex.operators import GroupedGemm
 from vortex.selector import LaunchPlan, Shape
 from vortex.shapes import thread_count
@@ -38,20 +37,24 @@ class GroupedGemmKernel(Products):
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
         accumulate: bool = False,
+        **operands: Any,
     ) -> Any:
-        """out[group g] (+)= op(a)[group g] op(b[g]), float32.
+        """out[group g] (+)= op(a)[group g] op(b[g]), then its epilogue; element types are the operator's.
 
         `a` is [m, k] ([k, m] with `transpose_a`), its rows in groups of `rows[g]`, one after the other, which are m in
         sum; some may be 0. `b` is [groups, k, n] ([groups, n, k] with `transpose_b`) or the result of `pack`; `out` is
-        [m, n] with contiguous rows. Strides, allocation, `accumulate` and errors as for BatchGemm.
+        [m, n] with contiguous rows. `operands` are the tensors that the epilogue names: [n], or [groups, n] for one of
+        each group, per column, [m] per row, [m, n] per element. Strides, allocation, `accumulate` and errors as for
+        BatchGemm.
         """
+        extras = self._stage.in_order(operands)
         flags = self._flags(transpose_a, transpose_b, accumulate, b)
         counts = whole_numbers(rows)
         if out is None:
             if accumulate:
                 raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
-            out = allocated(a, _result_shape(a, b, flags))
-        return self._run(self._grouped_gemm, a, b, out, flags, counts)
+            out = self._stage.allocated(a, _result_shape(a, b, flags))
+        return self._run(self._grouped_gemm, a, b, out, flags, extras, counts)
 
     def plans(
         self, rows: Sequence[int], n: int, k: int, *, threads: int | None = None, **operands: Any

@@ -57,6 +57,17 @@ def makes_tensors(kind: type) -> bool:
     return kind in _makers
 
 
+def product_extents(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> tuple[int, int]:
+    """Rows and columns of a product, before anything else is checked."""
+    try:
+        n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
+        return a.shape[1 if transpose_a else 0], n
+    except (AttributeError, IndexError, TypeError, RuntimeError):
+        extents(a, "a")
+        extents(b, "b")
+        raise
+
+
 class GemmKernel(Planner):
     """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
 
@@ -240,14 +251,7 @@ class GemmKernel(Planner):
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""
-        try:
-            m = a.shape[1 if transpose_a else 0]
-            n = b.n if type(b) is PackedOperand else b.shape[0 if transpose_b else 1]
-        except (AttributeError, IndexError, TypeError, RuntimeError):
-            extents(a, "a")
-            extents(b, "b")
-            raise
-        return allocated(a, (m, n))
+        return allocated(a, product_extents(a, b, transpose_a, transpose_b))
 
     def _reason(self, status: int) -> Refusal:
         """What a number of the native door means."""

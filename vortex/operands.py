@@ -14,7 +14,7 @@ from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, Vor
 from vortex.native import light_tvm_ffi
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, PACKED, FOLDED = 1, 2, 4, 8, 16
-"""Flags of runtime/door.c."""
+"""Flags of runtime/products.h."""
 OPERANDS = ("a", "b", "out")
 Refusal = tuple[type[VortexError], str, str]
 """The exception, what is wrong with the operand, and what to do."""
@@ -61,8 +61,14 @@ REASONS: tuple[Refusal, ...] = (
     FIXED_EXTENT,
     (OperandError, "is not packed", "quantized weights come packed: pass the result of pack(q, scales)"),
     (OperandError, "has integers that the weights of this library do not", "clip them to its range"),
+    (
+        ShapeError,
+        "has batch axes that do not fit those of the other operands",
+        "make each equal to theirs, or 1; `out` has the larger, and grouped b as many matrices as there are groups",
+    ),
+    (ShapeError, "do not divide the rows of a", "pass one whole number of at least 0 for each group, all rows in sum"),
 )
-"""In the order of the numbers of runtime/door.c."""
+"""In the order of the numbers of runtime/products.h."""
 
 
 @dataclass(frozen=True, eq=False)

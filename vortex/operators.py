@@ -37,8 +37,29 @@ __all__ = [
 ]  # fmt: skip
 
 
+class Summed(OverAxes):
+    """A product: what becomes of its sums, which are float32, or int32 of int8."""
+
+    epilogue: Epilogue
+    out_dtype: str | None
+
+    @property
+    def store(self) -> Store:
+        sums = SUMS.get(self.dtype, "float32")
+        plain = sums if self.dtype in SUMS else self.storage
+        return Store(self.epilogue, sums, self.epilogue.dtype or self.out_dtype or plain)
+
+    def check(self, operator: str) -> None:
+        """Refuse element types and epilogues that no product has."""
+        check_epilogue(operator, self.epilogue, self.out_dtype)
+        if self.dtype not in ITEM_BYTES:
+            raise DtypeError(
+                f"{operator}(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands"
+            )
+
+
 @dataclass(frozen=True)
-class Gemm(OverAxes):
+class Gemm(Summed):
     """C[m, n] (+)= A[m, k] B[k, n], row-major; A and B each plain or transposed at the call.
 
     Every extent is dynamic, unless it is fixed (`Gemm(n=2304, k=768)`: a call with another one is refused) or expected
@@ -70,10 +91,8 @@ class Gemm(OverAxes):
             check_weights(self)
         for name in "mnk":
             check_extent(name, getattr(self, name))
-        check_epilogue("Gemm", self.epilogue, self.out_dtype)
         check_prologue("Gemm", self.prologue)
-        if self.dtype not in ITEM_BYTES:
-            raise DtypeError(f"Gemm(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands")
+        self.check("Gemm")
 
     @property
     def name(self) -> str:
@@ -91,12 +110,6 @@ class Gemm(OverAxes):
     def output(self) -> Access:
         return Access("c", ("m", "n"))
 
-    @property
-    def store(self) -> Store:
-        sums = SUMS.get(self.dtype, "float32")
-        plain = sums if self.dtype in SUMS else self.storage
-        return Store(self.epilogue, sums, self.epilogue.dtype or self.out_dtype or plain)
-
     def reference(self, a: Any, b: Any, **operands: Any) -> Any:
         """The operator in NumPy, in float64 up to a cast; `operands` are those of the epilogue."""
         import numpy as np
@@ -105,21 +118,22 @@ class Gemm(OverAxes):
 
 
 @dataclass(frozen=True)
-class BatchGemm(OverAxes):
+class BatchGemm(Summed):
     """C[..., m, n] (+)= A[..., m, k] B[..., k, n] for up to two batch axes, each equal in A and B or 1 in one of them.
 
     `transpose_a` and `transpose_b` say how the operands of a call lie unless the call says otherwise. Every extent is
-    dynamic; a CPU so far multiplies float32 alone.
+    dynamic; element types, sums and the epilogue are as for Gemm. The operands of an epilogue have batch axes too, or
+    do without.
     """
 
-    dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16", "int8"] = "float32"
     transpose_a: bool = False
     transpose_b: bool = False
+    epilogue: Epilogue = NOTHING
+    out_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
-            expected = f"expected one of {sorted(ITEM_BYTES)}"
-            raise DtypeError(f"BatchGemm(dtype={self.dtype!r}): {expected}; cast the operands")
+        self.check("BatchGemm")
 
     @property
     def name(self) -> str:
@@ -137,29 +151,33 @@ class BatchGemm(OverAxes):
     def output(self) -> Access:
         return Access("c", ("b", "m", "n"))
 
-    def reference(self, a: Any, b: Any) -> Any:
-        """The operator in NumPy, in float64; the operands lie as the operator says."""
+    def reference(self, a: Any, b: Any, **operands: Any) -> Any:
+        """The operator in NumPy, in float64 up to a cast; `a` and `b` lie as the operator says."""
         import numpy as np
 
         left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        return np.matmul(
-            left.swapaxes(-1, -2) if self.transpose_a else left, right.swapaxes(-1, -2) if self.transpose_b else right
-        )
+        left = left.swapaxes(-1, -2) if self.transpose_a else left
+        right = right.swapaxes(-1, -2) if self.transpose_b else right
+        spread = {x.name: np.expand_dims(operands[x.name], -2) for x in self.epilogue.operands if x.per == "column"}
+        return self.epilogue.reference(np.matmul(left, right), **{**operands, **spread})
 
 
 @dataclass(frozen=True)
-class GroupedGemm(OverAxes):
+class GroupedGemm(Summed):
     """C (+)= A B in groups of rows: `rows[g]` rows of A[m, k], one group after the other, times B[g] of B[g, k, n].
 
-    What a mixture of experts computes. Transposes as for BatchGemm; float32.
+    What a mixture of experts computes. Transposes as for BatchGemm, element types, sums and the epilogue as for Gemm;
+    what the epilogue reads per column may be of each group: [groups, n].
     """
 
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16", "int8"] = "float32"
     transpose_a: bool = False
     transpose_b: bool = False
+    epilogue: Epilogue = NOTHING
+    out_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        _check_float32("GroupedGemm", self.dtype)
+        self.check("GroupedGemm")
 
     @property
     def name(self) -> str:
@@ -177,8 +195,8 @@ class GroupedGemm(OverAxes):
     def output(self) -> Access:
         return Access("c", ("m", "n"))
 
-    def reference(self, a: Any, b: Any, rows: Any) -> Any:
-        """The operator in NumPy, in float64; the operands lie as the operator says."""
+    def reference(self, a: Any, b: Any, rows: Any, **operands: Any) -> Any:
+        """The operator in NumPy, in float64 up to a cast; `a` and `b` lie as the operator says."""
         import numpy as np
 
         left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -186,7 +204,13 @@ class GroupedGemm(OverAxes):
         right = right.swapaxes(-1, -2) if self.transpose_b else right
         ends = np.cumsum(np.asarray(rows, np.int64))
         parts = [left[end - count : end] @ factor for end, count, factor in zip(ends, rows, right, strict=True)]
-        return np.concatenate(parts) if parts else np.zeros((0, right.shape[-1]))
+        sums = np.concatenate(parts) if parts else np.zeros((0, right.shape[-1]))
+        of_groups = {
+            x.name: np.repeat(operands[x.name], rows, axis=0)
+            for x in self.epilogue.operands
+            if x.per == "column" and np.ndim(operands[x.name]) == 2
+        }
+        return self.epilogue.reference(sums, **{**operands, **of_groups})
 
 
 def check_weights(operator: Gemm) -> None:
@@ -198,11 +222,6 @@ def check_weights(operator: Gemm) -> None:
         raise DtypeError(f"{told}: expected float32, bfloat16 or float16; cast A")
     if operator.prologue:
         raise DtypeError(f"Gemm(prologue={operator.prologue}, weights={operator.weights}): expected one or the other")
-
-
-def _check_float32(operator: str, dtype: str) -> None:
-    if dtype != "float32":
-        raise DtypeError(f"{operator}(dtype={dtype!r}): expected 'float32'; cast the operands")
 
 
 Operator = Gemm | BatchGemm | GroupedGemm | Conv2d | Reduce
@@ -233,7 +252,7 @@ def store_of(operator: Operator) -> Store:
 
 def finishing(operator: Operator) -> Store | None:
     """The store stage of an operator whose output is anything but its sums in the element type of the operands."""
-    if not isinstance(operator, Gemm):
+    if not isinstance(operator, Summed):
         return None
     store = operator.store
     plain = store.out == operator.storage and all(isinstance(step, Cast) for step in store.chain.steps)
@@ -248,7 +267,9 @@ def prologue_of(operator: Operator) -> Epilogue:
 
 def compiled_as(operator: Operator) -> Operator:
     """The operator whose library serves this one: batched and grouped products run on that of single ones."""
-    return Gemm(operator.dtype) if isinstance(operator, BatchGemm | GroupedGemm) else operator
+    if not isinstance(operator, BatchGemm | GroupedGemm):
+        return operator
+    return Gemm(operator.dtype, operator.epilogue, out_dtype=operator.out_dtype)
 
 
 def settings(operator: Operator) -> dict[str, Any]:

@@ -39,7 +39,9 @@ SOURCES = (
     "select.c", "polymerize.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
-WORD_SOURCES = ("threads.c", "scratch.c", "store.c", "words.c", "select.c", "door.c")
+WORD_SOURCES = (
+    "threads.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "door.c", "batch_door.c",
+)  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16
 STAGES = tuple(

@@ -20,9 +20,22 @@ int64_t vx_chunk(double multiply_adds, int64_t tasks, int64_t workers) {
   return 1 + (int64_t)(wanted < most ? wanted : most);
 }
 
+vx_call vx_moved(const vx_call *call, int64_t a, int64_t b, int64_t c) {
+  vx_call moved = *call;
+  moved.a = (const float *)((const char *)call->a + a * VX_ITEM);
+  moved.b = (const float *)((const char *)call->b + b * (call->packed ? (int64_t)sizeof(float) : VX_ITEM));
+  moved.c = (float *)((char *)call->c + c * (vx_out.bits / 8));
+  return moved;
+}
+
+void vx_move_extra(vx_call *call, int64_t x, int64_t elements) {
+  call->extras[x].data = (const char *)call->extras[x].data + elements * (vx_operands[x].bits / 8);
+}
+
 static void swap_axes(vx_batch *batch) {
-  int64_t *each[4] = {batch->extents, batch->a, batch->b, batch->c};
-  for (int i = 0; i < 4; i++) {
+  int64_t *each[4 + VX_EXTRAS] = {batch->extents, batch->a, batch->b, batch->c};
+  for (int x = 0; x < VX_EXTRAS; x++) each[4 + x] = batch->extras[x];
+  for (int i = 0; i < 4 + VX_EXTRAS; i++) {
     int64_t outer = each[i][0];
     each[i][0] = each[i][1];
     each[i][1] = outer;
@@ -33,12 +46,15 @@ static void swap_axes(vx_batch *batch) {
 static int into_rows(vx_batch *batch) {
   vx_call *call = &batch->call;
   if (batch->b[1] != 0) return 0;
+  for (int64_t x = 0; x < vx_operand_count; x++)
+    if (batch->extras[x][1] != call->m * call->extras[x].row_stride && (call->m > 1 || vx_operands[x].per == VX_PER_COLUMN)) return 0;
   if (call->m == 1 && !call->transpose_a && batch->a[1] >= call->k && batch->c[1] >= call->n) {
     call->lda = batch->a[1];
     call->ldc = batch->c[1];
   } else if (batch->a[1] != call->m * (call->transpose_a ? 1 : call->lda) || batch->c[1] != call->m * call->ldc) {
     return 0;
   }
+  for (int64_t x = 0; x < vx_operand_count && call->m == 1; x++) call->extras[x].row_stride = batch->extras[x][1];
   call->m *= batch->extents[1];
   return 1;
 }
@@ -47,6 +63,8 @@ static int into_rows(vx_batch *batch) {
 static int into_columns(vx_batch *batch) {
   vx_call *call = &batch->call;
   if (batch->a[1] != 0 || call->packed || batch->c[1] != call->n) return 0;
+  for (int64_t x = 0; x < vx_operand_count; x++)
+    if (batch->extras[x][1] != call->n * call->extras[x].column_stride) return 0;
   if (call->n == 1 && call->transpose_b && batch->b[1] >= call->k)
     call->ldb = batch->b[1];
   else if (batch->b[1] != call->n * (call->transpose_b ? call->ldb : 1))
@@ -76,6 +94,8 @@ void vx_fold(vx_batch *batch) {
   }
   if (batch->c[0] < batch->c[1]) swap_axes(batch);
   int64_t inner = batch->extents[1];
+  for (int64_t x = 0; x < vx_operand_count; x++)
+    if (batch->extras[x][0] != inner * batch->extras[x][1]) return;
   if (batch->a[0] == inner * batch->a[1] && batch->b[0] == inner * batch->b[1] && batch->c[0] == inner * batch->c[1]) {
     batch->extents[1] *= batch->extents[0];
     batch->extents[0] = 1;
@@ -97,12 +117,11 @@ static void run_chunk(void *context, int64_t index) {
   const vx_batch *batch = work->batch;
   int64_t unit = index * work->chunk, end = unit + work->chunk;
   if (end > work->units) end = work->units;
-  vx_call call = batch->call;
   for (; unit < end; unit++) {
     int64_t product = unit / work->cells, outer = product / batch->extents[1], inner = product % batch->extents[1];
-    call.a = batch->call.a + outer * batch->a[0] + inner * batch->a[1];
-    call.b = batch->call.b + outer * batch->b[0] + inner * batch->b[1];
-    call.c = batch->call.c + outer * batch->c[0] + inner * batch->c[1];
+    vx_call call = vx_moved(&batch->call, outer * batch->a[0] + inner * batch->a[1], outer * batch->b[0] + inner * batch->b[1],
+                            outer * batch->c[0] + inner * batch->c[1]);
+    for (int64_t x = 0; x < vx_operand_count; x++) vx_move_extra(&call, x, outer * batch->extras[x][0] + inner * batch->extras[x][1]);
     if (vx_execute_task(&call, work->plan, unit % work->cells)) atomic_store(&work->out_of_memory, 1);
   }
 }

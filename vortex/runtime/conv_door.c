@@ -4,9 +4,8 @@
 
 #include <time.h>
 
-/* Beside the reasons of door.h; mirrored by conv_operands.MORE. */
+/* Beside the reasons of refusals.h; mirrored by conv_operands.MORE. */
 enum { BAD_EXTRAS = 64, BAD_EXTRA_SHAPE, BAD_EXTRA_STRIDES };
-enum { OPERAND_EXTRA = 3 };
 /* Mirrored by conv_launcher._numbers. */
 enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS, FORMS = NUMBERS };
 

@@ -1,84 +1,23 @@
 /* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
-#include "vortex_runtime.h"
-#include "values.h"
-#include "refusals.h"
+#include "products.h"
 #include <tvm/ffi/extra/c_env_api.h>
 /* All that is called of tvm-ffi, where a result is made: without it the other doors still open. */
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
-enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3 };
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 #define REGION_FIELDS 7 /* of a vx_region, that Python sees */
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16 }; /* Mirrored by operands. */
 #define MOST_RANK 8 /* of an A whose axes before the last are all rows */
-/* Behind those that doors have in common; mirrored by operands.REASONS. */
-enum {
-  BAD_EXTRAS = FIRST_OWN,
-  BAD_EXTRA_SHAPE,
-  NO_SUMS,
-  FIXED_EXTENT,
-  NOT_PACKED,
-  WIDE_WEIGHT
-};
-
-/* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
-typedef struct {
-  char *data;
-  int64_t rows, columns, stride, item_bytes;
-  int is_transposed; /* the tensor was column-major, so lines are its columns */
-} matrix;
-
-/* bfloat16 may also come as the uint16 it is in memory: NumPy has no such type. */
-static int is_of(const DLTensor *t, const vx_operand *type) {
-  int as_bits = type->code == kDLBfloat && t->dtype.code == kDLUInt;
-  return (t->dtype.code == type->code || as_bits) && t->dtype.bits == type->bits && t->dtype.lanes == 1;
-}
-
-static int read_elements(const TVMFFIAny *value, int operand, int rank, const vx_operand *type, const DLTensor **tensor,
-                         char **data) {
-  const DLTensor *t = tensor_of(value);
-  if (!t) return REFUSE(NOT_A_TENSOR, operand);
-  if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
-  if (t->ndim != rank) return REFUSE(BAD_RANK, operand);
-  if (!is_of(t, type)) return REFUSE(BAD_DTYPE, operand);
-  *tensor = t;
-  *data = (char *)t->data + t->byte_offset;
-  return (uintptr_t)*data % (type->bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
-}
-
 static int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
   const DLTensor *t;
-  int refused = read_elements(value, operand, 2, type, &t, &out->data);
+  int refused = read_elements(value, operand, 2, 2, type, &t, &out->data);
   if (refused) return refused;
   out->item_bytes = type->bits / 8;
-  int64_t r = t->shape[0], c = t->shape[1];
-  int64_t down = t->strides ? t->strides[0] : c, along = t->strides ? t->strides[1] : 1;
-  int empty = r == 0 || c == 0;
-  if (empty || ((c == 1 || along == 1) && (r == 1 || down >= c))) {
-    out->rows = r;
-    out->columns = c;
-    out->stride = r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down;
-    out->is_transposed = 0;
-    return 0;
-  }
-  if ((r == 1 || down == 1) && (c == 1 || along >= r)) {
-    out->rows = c;
-    out->columns = r;
-    out->stride = c <= 1 || along < r ? r : along;
-    out->is_transposed = 1;
-    return 0;
-  }
-  return REFUSE(BAD_STRIDES, operand);
+  return lay_out(t, out) ? 0 : REFUSE(BAD_STRIDES, operand);
 }
 
-/* A of signed bytes may also come unsigned, as the instruction takes it. */
 static int read_a(const TVMFFIAny *value, matrix *out, int32_t *flip) {
-  const vx_operand bytes = {kDLUInt, 8, VX_PER_ELEMENT};
-  const DLTensor *t = tensor_of(value);
-  int is_unsigned = VX_FLIPS && t && t->dtype.code == kDLUInt;
-  *flip = VX_FLIPS && !is_unsigned ? (int32_t)0x80808080 : 0;
-  return read_matrix(value, OPERAND_A, is_unsigned ? &bytes : &vx_factor, out);
+  return read_matrix(value, OPERAND_A, type_of_a(value, flip), out);
 }
 
 /* Whether some element belongs to both. Exact for equal strides of equal elements; otherwise two ranges that meet count as
@@ -109,7 +48,7 @@ static int read_extras(const TVMFFIAny *args, int64_t count, const matrix *out, 
     } else {
       const DLTensor *t;
       int64_t extent = type->per == VX_PER_ROW ? call->m : call->n;
-      if ((refused = read_elements(&args[x], operand, 1, type, &t, &given.data))) return refused;
+      if ((refused = read_elements(&args[x], operand, 1, 1, type, &t, &given.data))) return refused;
       if (t->shape[0] != extent) return REFUSE(BAD_EXTRA_SHAPE, operand);
       if (extent > 1 && t->strides && t->strides[0] != 1) return REFUSE(BAD_STRIDES, operand);
       given = (matrix){given.data, 1, extent, extent > 0 ? extent : 1, type->bits / 8, 0};
@@ -134,9 +73,8 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   call->k = col_a ? a.rows : a.columns;
   if (packed) {
     const DLTensor *t;
-    if ((refused = read_elements(&args[1], OPERAND_B, 1, &vx_packed, &t, &b.data))) return refused;
-    int64_t panels = (n + vx_panel - 1) / vx_panel;
-    if (t->shape[0] != panels * vx_packed_lines(k) * vx_panel) return REFUSE(BAD_PACKED, OPERAND_B);
+    if ((refused = read_elements(&args[1], OPERAND_B, 1, 1, &vx_packed, &t, &b.data))) return refused;
+    if (t->shape[0] != packed_room(n, k)) return REFUSE(BAD_PACKED, OPERAND_B);
     b = (matrix){b.data, 1, t->shape[0], t->shape[0] > 0 ? t->shape[0] : 1, 4, 0};
     call->n = n;
     if (k != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
@@ -158,13 +96,10 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   call->b = (const float *)b.data;
   call->c = (float *)c.data;
   call->lda = a.stride;
-  call->ldb = packed ? vx_panel : b.stride;
   call->ldc = c.stride;
-  call->panel = packed ? vx_panel : (int64_t)1 << 40;
-  call->panel_stride = packed ? vx_panel * vx_packed_lines(call->k) : 0;
+  lay_panels(call, packed, b.stride);
   call->transpose_a = col_a;
   call->transpose_b = col_b;
-  call->packed = packed;
   call->accumulate = !!(flags & ACCUMULATE);
   return 0;
 }
@@ -334,13 +269,13 @@ EXPORT int __tvm_ffi_pack_weights(void *self, const TVMFFIAny *args, int32_t cou
   char *room;
   int refused, turned = !!(args[3].v_int64 & TRANSPOSE_B);
   if ((refused = read_matrix(&args[0], OPERAND_B, &bytes, &q)) || (refused = read_matrix(&args[1], OPERAND_EXTRA, &floats, &scales)) ||
-      (refused = read_elements(&args[2], OPERAND_OUT, 1, &vx_packed, &t, &room)))
+      (refused = read_elements(&args[2], OPERAND_OUT, 1, 1, &vx_packed, &t, &room)))
     return answer(result, refused);
   int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed;
   int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : 1;
   if ((scales_turned ? scales.rows : scales.columns) != n || (scales_turned ? scales.columns : scales.rows) != groups)
     return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA));
-  if (t->shape[0] != vx_steps(n, vx_panel) * vx_packed_lines(k) * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  if (t->shape[0] != packed_room(n, k)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
   if (vx_pack_weights((const int8_t *)q.data, q_turned ? 1 : q.stride, q_turned ? q.stride : 1, (const float *)scales.data,
                       scales_turned ? 1 : scales.stride, scales_turned ? scales.stride : 1, n, k, (int32_t *)room))
     return answer(result, REFUSE(WIDE_WEIGHT, OPERAND_B));
@@ -354,12 +289,11 @@ EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMF
   char *room;
   int refused;
   if ((refused = read_matrix(&args[0], OPERAND_B, &vx_factor, &b)) ||
-      (refused = read_elements(&args[1], OPERAND_OUT, 1, &vx_packed, &t, &room)))
+      (refused = read_elements(&args[1], OPERAND_OUT, 1, 1, &vx_packed, &t, &room)))
     return answer(result, refused);
   int col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
   int64_t n = col_b ? b.rows : b.columns, k = col_b ? b.columns : b.rows;
-  if (t->shape[0] != (n + vx_panel - 1) / vx_panel * vx_packed_lines(k) * vx_panel)
-    return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  if (t->shape[0] != packed_room(n, k)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
 #if VX_WORDS
   (col_b ? vortex_words_turn : vortex_words_interleave)(b.data, room, k, n, b.stride, vx_panel, vx_panel * vx_packed_lines(k));
 #else

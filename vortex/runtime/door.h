@@ -1,4 +1,4 @@
-/* What doors of float32 operands read, and the numbers of their refusals. */
+/* What doors of products and convolutions read. */
 #ifndef VORTEX_DOOR_H
 #define VORTEX_DOOR_H
 
@@ -6,28 +6,40 @@
 #include "values.h"
 #include "refusals.h"
 
-enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_ROWS = 3 };
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4 };
-/* Behind those that doors have in common; mirrored by batch_operands.BATCH_REASONS. */
-enum { BATCH_DIFFERS = FIRST_OWN, BAD_ROWS };
+enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, OPERAND_EXTRA = 3, OPERAND_ROWS = OPERAND_EXTRA + VX_EXTRAS };
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart. */
 typedef struct {
-  float *data;
-  int64_t rows, columns, stride;
+  char *data;
+  int64_t rows, columns, stride, item_bytes;
   int is_transposed; /* the tensor was column-major, so lines are its columns */
 } matrix;
 
-/* A float32 tensor of `least` to `most` dimensions in host memory. */
-static inline int read_floats(const TVMFFIAny *value, int operand, int least, int most, const DLTensor **tensor, float **data) {
+/* bfloat16 may also come as the uint16 it is in memory: NumPy has no such type. */
+static inline int is_of(const DLTensor *t, const vx_operand *type) {
+  int as_bits = type->code == kDLBfloat && t->dtype.code == kDLUInt;
+  return (t->dtype.code == type->code || as_bits) && t->dtype.bits == type->bits && t->dtype.lanes == 1;
+}
+
+/* A tensor of `least` to `most` dimensions in host memory. */
+static inline int read_elements(const TVMFFIAny *value, int operand, int least, int most, const vx_operand *type,
+                                const DLTensor **tensor, char **data) {
   const DLTensor *t = tensor_of(value);
   if (!t) return REFUSE(NOT_A_TENSOR, operand);
   if (t->device.device_type != kDLCPU) return REFUSE(BAD_DEVICE, operand);
   if (t->ndim < least || t->ndim > most) return REFUSE(BAD_RANK, operand);
-  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
+  if (!is_of(t, type)) return REFUSE(BAD_DTYPE, operand);
   *tensor = t;
-  *data = (float *)((char *)t->data + t->byte_offset);
-  return (uintptr_t)*data % sizeof(float) ? REFUSE(MISALIGNED, operand) : 0;
+  *data = (char *)t->data + t->byte_offset;
+  return (uintptr_t)*data % (uintptr_t)(type->bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
+}
+
+static inline int read_floats(const TVMFFIAny *value, int operand, int least, int most, const DLTensor **tensor, float **data) {
+  const vx_operand floats = {kDLFloat, 32, VX_PER_ELEMENT};
+  char *found;
+  int refused = read_elements(value, operand, least, most, &floats, tensor, &found);
+  if (!refused) *data = (float *)found;
+  return refused;
 }
 
 /* The last two axes of a tensor as lines of contiguous elements; 0 where neither axis is contiguous. Strides of an empty one say nothing. */

@@ -56,11 +56,9 @@ int vx_execute_grouped(const vx_grouped *work, int64_t threads) {
   for (int64_t g = 0; g < work->groups; row += work->rows[g++]) {
     if (work->rows[g] == 0) continue;
     vx_call *call = &groups[count++].call;
-    *call = *all;
+    *call = vx_moved(all, all->transpose_a ? row : row * all->lda, g * work->stride_b, row * all->ldc);
     call->m = work->rows[g];
-    call->a += all->transpose_a ? row : row * all->lda;
-    call->b += g * work->stride_b;
-    call->c += row * all->ldc;
+    for (int64_t x = 0; x < vx_operand_count; x++) vx_move_extra(call, x, g * work->extras[x] + row * all->extras[x].row_stride);
   }
   qsort(groups, (size_t)count, sizeof(group), taller);
   for (int64_t g = 0; g < count; g++) {

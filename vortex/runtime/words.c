@@ -68,7 +68,7 @@ static void run_task(void *context, int64_t index) {
       run_nest(work, scratch, a_words, row, m, column, smaller(column + tile_n, end), tile, tile_n + vx_lanes, &store, finish);
 }
 
-int vx_execute(const vx_call *call, const vx_plan *plan) {
+static job job_of(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
   job work = {.call = *call, .strategy = s, .grid_m = plan->grid_m, .tile_m = s->tile_m};
   int64_t width = s->vectors * vx_lanes, column_units = (call->n + width - 1) / width, depth = vx_depth(call->k);
@@ -84,7 +84,18 @@ int vx_execute(const vx_call *call, const vx_plan *plan) {
   work.nest = vx_word_nests[s->rows_first][work.load_a][s->pack_b ? 1 + call->transpose_b : 0];
   work.rows_per_task = (call->m + plan->grid_m - 1) / plan->grid_m;
   work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
+  return work;
+}
+
+int vx_execute(const vx_call *call, const vx_plan *plan) {
+  job work = job_of(call, plan);
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
+  return work.out_of_memory;
+}
+
+int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
+  job work = job_of(call, plan);
+  run_task(&work, index);
   return work.out_of_memory;
 }
 

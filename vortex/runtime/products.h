@@ -1,0 +1,39 @@
+/* What the doors of single and of many products have in common: flags, the numbers of their refusals, and operands of a product. */
+#ifndef VORTEX_PRODUCTS_H
+#define VORTEX_PRODUCTS_H
+
+#include "door.h"
+
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16 }; /* Mirrored by operands. */
+/* Behind those that all doors have in common; mirrored by operands.REASONS. */
+enum {
+  BAD_EXTRAS = FIRST_OWN,
+  BAD_EXTRA_SHAPE,
+  NO_SUMS,
+  FIXED_EXTENT,
+  NOT_PACKED,
+  WIDE_WEIGHT,
+  BATCH_DIFFERS,
+  BAD_ROWS
+};
+
+/* What A is read as: signed bytes may also come unsigned, as the instruction takes them. */
+static inline const vx_operand *type_of_a(const TVMFFIAny *value, int32_t *flip) {
+  static const vx_operand bytes = {kDLUInt, 8, VX_PER_ELEMENT};
+  const DLTensor *t = tensor_of(value);
+  int is_unsigned = VX_FLIPS && t && t->dtype.code == kDLUInt;
+  *flip = VX_FLIPS && !is_unsigned ? (int32_t)0x80808080 : 0;
+  return is_unsigned ? &bytes : &vx_factor;
+}
+
+/* Elements of a packed operand, and how its panels lie in a call. */
+static inline int64_t packed_room(int64_t n, int64_t k) { return (n + vx_panel - 1) / vx_panel * vx_packed_lines(k) * vx_panel; }
+
+static inline void lay_panels(vx_call *call, int packed, int64_t stride) {
+  call->packed = packed;
+  call->ldb = packed ? vx_panel : stride;
+  call->panel = packed ? vx_panel : (int64_t)1 << 40;
+  call->panel_stride = packed ? vx_panel * vx_packed_lines(call->k) : 0;
+}
+
+#endif
