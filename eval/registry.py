@@ -30,6 +30,7 @@ RIVALS = {
     "vortex": PLAIN_PEERS,
     "vortex_packed": (*PLAIN_PEERS, *PACKED_PEERS),
     "vortex_op": OPERATOR_PEERS,
+    "vortex_op_packed": OPERATOR_PEERS,
     "vortex_strict": OPERATOR_PEERS,
     "vortex_plain": ("vortex_op",),
 }

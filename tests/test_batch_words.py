@@ -85,6 +85,16 @@ def test_unsigned_by_signed_bytes() -> None:
 
 
 @needs.a_compiler
+def test_any_byte_of_a_may_stand_for_zero() -> None:
+    a, b = RNG.integers(0, 256, (3, 5, 70)).astype(np.uint8), drawn("int8", 3, 70, 20)
+    expected = (a.astype(np.int64) - 77) @ b.astype(np.int64)
+    assert np.array_equal(batched("int8")(a, b, zero_a=77), expected)
+    assert np.array_equal(grouped("int8")(a.reshape(15, 70), b, [5, 5, 5], zero_a=77), expected.reshape(15, 20))
+    with pytest.raises(OperandError, match=r"a .*zero point"):
+        batched("int8")(a, b, zero_a=-1)
+
+
+@needs.a_compiler
 def test_tensors_of_torch_in_bfloat16() -> None:
     torch = pytest.importorskip("torch")
     bmm = batched("bfloat16")

@@ -13,7 +13,15 @@ from eval import bench, conv_oracle, records, worker
 from eval.operands import WrongResultError
 from eval.operator_cases import OperatorCase, as_variant, case_of, load_any_suite, reductions, shape_of
 from eval.operator_operands import check, make
-from eval.operator_systems import COMPARED, NumpyOperator, OnnxRuntimeOperator, System, TorchFused, TorchOperator
+from eval.operator_systems import (
+    COMPARED,
+    NumpyOperator,
+    OnnxRuntimeOperator,
+    System,
+    TorchFused,
+    TorchOperator,
+    VortexOperatorPacked,
+)
 from eval.registry import RIVALS, SYSTEMS
 from eval.roofline import Limits, MemoryLevel, roofline_seconds
 from eval.suites import Case
@@ -139,6 +147,26 @@ class TestSystems:
     def test_every_compared_system_exists(self):
         assert all(name in SYSTEMS for names in COMPARED.values() for name in names)
         assert set(RIVALS["vortex_op"]) <= set(SYSTEMS)
+
+    @pytest.mark.parametrize("op", ["bfloat16", "int8"])
+    def test_the_packed_b_is_what_the_library_gets(self, op: str):
+        """A library in float64: what it is given must be what is checked."""
+        pytest.importorskip("ml_dtypes")
+
+        class Double:
+            def pack(self, b: np.ndarray) -> tuple[str, np.ndarray]:
+                return "packed", b
+
+            def __call__(self, a: np.ndarray, b: tuple[str, np.ndarray], out: np.ndarray) -> np.ndarray:
+                assert b[0] == "packed"
+                out[...] = a.astype(np.float64) @ b[1].astype(np.float64)
+                return out
+
+        system = VortexOperatorPacked(1)
+        system.kernels["Gemm"] = Double()
+        operands = make(next(case for case in SMALL if case.op == op), 0)
+        prepared = system.prepare(operands)
+        assert prepared.detail == "B packed" and check(operands, prepared.result()) <= 1.0
 
     def test_the_worker_takes_any_case(self):
         served = worker.Worker("numpy_op", 1)

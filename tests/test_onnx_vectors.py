@@ -68,14 +68,17 @@ def test_matmul(library_path: Path, vectors: Callable[[str], list[Vector]]):
 
 
 def test_matmul_integer(vectors: Callable[..., list[Vector]]):
-    """A comes as it is, unsigned too; its zero point is taken off by the column sums of B."""
+    """A comes as it is, unsigned too, with its zero point; those of rows are taken off by the column sums of B."""
     product, checked = words_library("int8"), 0
     for name, _, (a, b, *zeros), expected in vectors("MatMulInteger", np.uint8, np.int8):
         zero_a, zero_b = [*(np.asarray(zero, np.int32) for zero in zeros), *[np.int32(0)] * 2][:2]
         signed = b.astype(np.int32) - zero_b
         if a.ndim != 2 or signed.min() < -128 or signed.max() > 127:
             continue
-        found = product(a, signed.astype(np.int8)) - zero_a.reshape(-1, 1) * signed.sum(axis=0)
+        if zero_a.size == 1:
+            found = product(a, signed.astype(np.int8), zero_a=zero_a.item())
+        else:
+            found = product(a, signed.astype(np.int8)) - zero_a.reshape(-1, 1) * signed.sum(axis=0)
         np.testing.assert_array_equal(found, expected, err_msg=name)
         checked += 1
     assert checked

@@ -89,6 +89,33 @@ def test_unsigned_by_signed_bytes() -> None:
 
 
 @needs.a_compiler
+def test_any_byte_of_a_may_stand_for_zero() -> None:
+    gemm = library("int8")
+    for m, n, k in [(1, 1, 1), (5, 40, 63), (70, 90, 300), (3, 20, 2050)]:
+        b = drawn("int8", k, n)
+        unsigned = RNG.integers(0, 256, (m, k)).astype(np.uint8)
+        for a, zeros in ((drawn("int8", m, k), (-128, -3, 127)), (unsigned, (0, 1, 128, 255))):
+            for zero in zeros:
+                expected = (a.astype(np.int64) - zero) @ b.astype(np.int64)
+                for right in (b, stored(b.T, True, 1), gemm.pack(b)):
+                    out = gemm(a, right, zero_a=zero)
+                    assert np.array_equal(out, expected), (m, n, k, zero)
+                    gemm(a, right, out=out, accumulate=True, zero_a=zero)
+                    assert np.array_equal(out, 2 * expected)
+                plan = gemm.plan(m, n, k, threads=2)
+                assert np.array_equal(gemm.run(plan, a, b, np.empty_like(out), zero_a=np.int32(zero)), expected)
+
+
+@needs.a_compiler
+def test_column_sums_of_a_deep_reduction_may_wrap() -> None:
+    """Sums modulo 2^32: times its zero point a column sum is past 31 bits, while the product is not."""
+    a, b = np.full((2, 140_000), 128, np.uint8), np.full((140_000, 3), -128, np.int8)
+    a[1, :5] = 129
+    found = library("int8")(a, b, zero_a=128)
+    assert found.tolist() == [[0] * 3, [-640] * 3]
+
+
+@needs.a_compiler
 @pytest.mark.parametrize("sign", [-128, 127])
 def test_sums_of_the_largest_bytes_do_not_saturate(sign: int) -> None:
     a, b = np.full((3, 5000), -128, np.int8), np.full((5000, 20), sign, np.int8)
@@ -213,6 +240,13 @@ def test_refusals() -> None:
         gemm.pack(good.astype(np.float32))
     with pytest.raises(DtypeError, match="int32"):
         gemm(good, good.T, out=np.empty((4, 4), np.float32))
+    for a, zero in ((good, 128), (good, -129), (good.view(np.uint8), -1), (good.view(np.uint8), 256)):
+        with pytest.raises(OperandError, match=r"a .*zero point.*its bytes can hold"):
+            gemm(a, good.T, zero_a=zero)
+    with pytest.raises(OperandError, match=r"zero_a=0.5: expected a whole number"):
+        gemm(good, good.T, zero_a=0.5)
+    with pytest.raises(OperandError, match="elements other than int8"):
+        library("bfloat16")(drawn("bfloat16", 4, 8), drawn("bfloat16", 8, 4), zero_a=1)
     with pytest.raises(ShapeError, match="inner extent"):
         gemm(good, good)
     with pytest.raises(OperandError, match="another library"):

@@ -27,6 +27,7 @@ from vortex.operands import (
     matrix_of,
     refuse_gradients,
     unreadable,
+    zero_flags,
 )
 from vortex.operators import BatchGemm, rebuilt, store_of
 from vortex.selector import Grid, LaunchPlan, OperandB, Shape
@@ -97,8 +98,8 @@ class Products:
         hardware, count, basis = self.manifest.hardware["name"], len(self.strategies), self.manifest.basis
         return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
 
-    def _flags(self, transpose_a: bool | None, transpose_b: bool | None, accumulate: bool, b: Any) -> int:
-        flags = ACCUMULATE if accumulate else 0
+    def _flags(self, transpose_a: bool | None, transpose_b: bool | None, accumulate: bool, zero_a: int, b: Any) -> int:
+        flags = (ACCUMULATE if accumulate else 0) + zero_flags(zero_a)
         if self.operator.transpose_a if transpose_a is None else transpose_a:
             flags |= TRANSPOSE_A
         if type(b) is PackedMatrices:
@@ -165,6 +166,7 @@ class BatchGemmKernel(Products):
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
         accumulate: bool = False,
+        zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """out (+)= op(a) op(b), then its epilogue; element types are the operator's.
@@ -174,11 +176,12 @@ class BatchGemmKernel(Products):
         all other strides are free, so that [batch, seq, heads, dim] may be permuted to [batch, heads, seq, dim].
         `out` is [..., m, n] with contiguous rows; without it one is allocated of the kind of `a`. With `accumulate` the
         products are added to `out`. `operands` are the tensors that the epilogue names, [..., n] per column, [..., m]
-        per row, [..., m, n] per element, whose batch axes broadcast as those of `a` do.
+        per row, [..., m, n] per element, whose batch axes broadcast as those of `a` do. `zero_a` is the element of an
+        int8 or uint8 `a` that stands for 0.
         Errors are VortexError and the built-in kind: ShapeError, DtypeError, ...
         """
         extras = self._stage.in_order(operands)
-        flags = self._flags(transpose_a, transpose_b, accumulate, b)
+        flags = self._flags(transpose_a, transpose_b, accumulate, zero_a, b)
         if out is None:
             if accumulate:
                 raise OperandError("accumulate=True without out: expected matrices to add to; pass out=")
@@ -221,10 +224,15 @@ class BatchGemmKernel(Products):
         *,
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
+        zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """Run a given plan on every product as it is, none of them folded; same operands as a call."""
-        flags, grid, extras = self._flags(transpose_a, transpose_b, False, b), plan.grid, self._stage.in_order(operands)
+        flags, grid, extras = (
+            self._flags(transpose_a, transpose_b, False, zero_a, b),
+            plan.grid,
+            self._stage.in_order(operands),
+        )
         return self._run(self._planned, a, b, out, flags, extras, plan.index, grid.m, grid.n, plan.workers)
 
     def shape(self, batch: int, m: int, n: int, k: int, items_a: int = 0, items_b: int = 0, **operands: Any) -> Shape:

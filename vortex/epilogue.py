@@ -17,7 +17,20 @@ OPERAND_DTYPES = ("float32", "bfloat16", "float16")
 CASTS = ("float32", "bfloat16", "float16", "int8", "uint8", "int32")
 MOST_OPERANDS = 4
 """That one chain may read."""
-RESERVED = ("a", "b", "x", "w", "out", "stride", "padding", "dilation", "groups", "transpose_a", "transpose_b")
+RESERVED = (
+    "a",
+    "b",
+    "x",
+    "w",
+    "out",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "transpose_a",
+    "transpose_b",
+    "zero_a",
+)
 """Words that calls give a meaning of their own."""
 
 

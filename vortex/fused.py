@@ -21,6 +21,7 @@ from vortex.operands import (
     described,
     exportable,
     refuse_gradients,
+    zero_flags,
 )
 from vortex.regions import planned
 from vortex.selector import LaunchPlan
@@ -46,17 +47,21 @@ class FusedGemm(GemmKernel):
         transpose_a: bool = False,
         transpose_b: bool = False,
         accumulate: bool = False,
+        zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """out = epilogue(op(a) op(b)); `a`, `b` and the flags as for a plain product.
 
         `operands` are the tensors that the epilogue names: contiguous [n] per column, [m] per row, [m, n] per element
         (rows any distance apart), none of which may overlap `out`. With `accumulate` the product is added to `out`
-        before the epilogue; that needs an output of the sums' own type. Integers and bfloat16 of `out` in NumPy:
+        before the epilogue; that needs an output of the sums' own type. `zero_a` is the element of an int8 or uint8 `a`
+        that stands for 0: out = epilogue((a - zero_a) b). Integers and bfloat16 of `out` in NumPy:
         int8, uint8, int32, and uint16 or ml_dtypes for bfloat16. Raises as a plain product does.
         """
         extras = self._stage.in_order(operands)
         flags = TRANSPOSE_A * transpose_a + TRANSPOSE_B * transpose_b + ACCUMULATE * accumulate
+        if zero_a:
+            flags += zero_flags(zero_a)
         data, run = b, self._gemm
         sizes: tuple[int, ...] = ()
         if type(b) is PackedOperand:
@@ -82,11 +87,12 @@ class FusedGemm(GemmKernel):
         *,
         transpose_a: bool = False,
         transpose_b: bool = False,
+        zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         extras = self._stage.in_order(operands)
-        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + zero_flags(zero_a)
         data, n, k = b, 0, 0
         if type(b) is PackedOperand:
             data, flags, n, k = b.memory, self._flags_with(b, flags), b.n, b.k

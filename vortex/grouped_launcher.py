@@ -37,6 +37,7 @@ class GroupedGemmKernel(Products):
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
         accumulate: bool = False,
+        zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """out[group g] (+)= op(a)[group g] op(b[g]), then its epilogue; element types are the operator's.
@@ -44,11 +45,11 @@ class GroupedGemmKernel(Products):
         `a` is [m, k] ([k, m] with `transpose_a`), its rows in groups of `rows[g]`, one after the other, which are m in
         sum; some may be 0. `b` is [groups, k, n] ([groups, n, k] with `transpose_b`) or the result of `pack`; `out` is
         [m, n] with contiguous rows. `operands` are the tensors that the epilogue names: [n], or [groups, n] for one of
-        each group, per column, [m] per row, [m, n] per element. Strides, allocation, `accumulate` and errors as for
-        BatchGemm.
+        each group, per column, [m] per row, [m, n] per element. Strides, allocation, `accumulate`, `zero_a` and errors
+        are as for BatchGemm.
         """
         extras = self._stage.in_order(operands)
-        flags = self._flags(transpose_a, transpose_b, accumulate, b)
+        flags = self._flags(transpose_a, transpose_b, accumulate, zero_a, b)
         counts = whole_numbers(rows)
         if out is None:
             if accumulate:

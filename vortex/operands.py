@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from vortex.native import light_tvm_ffi
 
 TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, PACKED, FOLDED = 1, 2, 4, 8, 16
 """Flags of runtime/products.h."""
+ZERO = 256
+"""The zero point of A counts so much among them."""
 OPERANDS = ("a", "b", "out")
 Refusal = tuple[type[VortexError], str, str]
 """The exception, what is wrong with the operand, and what to do."""
@@ -67,6 +70,11 @@ REASONS: tuple[Refusal, ...] = (
         "make each equal to theirs, or 1; `out` has the larger, and grouped b as many matrices as there are groups",
     ),
     (ShapeError, "do not divide the rows of a", "pass one whole number of at least 0 for each group, all rows in sum"),
+    (
+        OperandError,
+        "cannot have this zero point",
+        "pass one that its bytes can hold; elements other than int8, and products by AMX tiles, have none",
+    ),
 )
 """In the order of the numbers of runtime/products.h."""
 
@@ -138,6 +146,14 @@ def exportable(operand: Any) -> Any:
     if operand.dtype.name == "bfloat16":
         operand = operand.view(np.uint16)
     return operand if operand.flags.writeable else np.asarray(_Unlocked(operand))
+
+
+def zero_flags(zero_a: Any) -> int:
+    """The zero point of A as flags; the native door knows which there can be."""
+    try:
+        return ZERO * index(zero_a)
+    except TypeError:
+        raise OperandError(f"zero_a={zero_a!r}: expected a whole number, the element of a that stands for 0") from None
 
 
 class Gradients:

@@ -5,8 +5,8 @@ vector of B holds the words of `lanes` columns. A lies in memory as it is; a loa
 no instruction takes come as words that load stages widened to float32, A as well, and are multiplied as such.
 
 `vpdpbusd` multiplies unsigned by signed bytes. A signed A is flipped to unsigned, x + 128, on its way into the
-register, and the accumulators begin at -128 times the column sums of B, which the load stage of B keeps as the first
-line of a panel.
+register: then 128 stands for 0, or whatever zero point the caller gives. The accumulators begin at the zero point times
+the negative column sums of B, which the load stage of B keeps as the first line of a panel.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
 
     `symbol(a, b, c, start, depth, lda, ldb, ldc, last, mode, flip)`: C[rows, columns] (+)= A[rows, depth] B[depth,
     columns] with `depth` in words and columns = (vectors - 1) * lanes + last; `lda` in elements, `ldb` and `ldc` in
-    words. Bit 0 of `mode` adds to C, bit 1 begins at the row `start` of integers. `flip` is added to every word of A,
-    bit by bit.
+    words. Bit 0 of `mode` adds to C, bit 1 begins at the row `start` of integers times what the bits above say. `flip`
+    is added to every word of A, bit by bit.
     """
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     tall = rows >= vectors
@@ -152,9 +152,9 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
                                     acc[vi, vj * lanes : vj * lanes + lanes], begin[vj * lanes : vj * lanes + lanes]
                                 )
                                 T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
-                                acc[vi, T.ramp(vj * lanes, 1, lanes)] = (
-                                    acc[vi, T.ramp(vj * lanes, 1, lanes)] + begin[T.ramp(vj * lanes, 1, lanes)]
-                                )
+                                acc[vi, T.ramp(vj * lanes, 1, lanes)] = acc[vi, T.ramp(vj * lanes, 1, lanes)] + begin[
+                                    T.ramp(vj * lanes, 1, lanes)
+                                ] * T.broadcast(T.shift_right(mode, T.int32(2)), lanes)
             for k in T.serial(depth):
                 if tall:
                     for j in range(vectors):

@@ -29,13 +29,13 @@ STREAMS = 16
 """from so many rows of B at a time: what they add to the sums of columns stays in registers meanwhile."""
 
 
-def _flip_sum(total: Any, word: Any, lanes: int) -> Any:
-    """`total` plus 128 times the four signed bytes of every word: -128 are the bits of an unsigned 128."""
+def _byte_sum(total: Any, word: Any, lanes: int) -> Any:
+    """`total` plus the four signed bytes of every word."""
     return T.call_llvm_pure_intrin(
         f"int32x{lanes}",
         f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
         total,
-        T.broadcast(T.int8(-128), 4 * lanes),
+        T.broadcast(T.int8(1), 4 * lanes),
         T.reinterpret(f"int8x{4 * lanes}", word),
     )
 
@@ -100,10 +100,10 @@ class _Gather:
 
 
 def column_sums(lines: Sequence[Any], lanes: int) -> Any:
-    """128 times the sums of the signed bytes of every column of words, in a few chains."""
+    """The sums of the signed bytes of every column of words, in a few chains."""
     chains = [T.broadcast(T.int32(0), lanes)] * GATHERED
     for i, line in enumerate(lines):
-        chains[i % GATHERED] = _flip_sum(chains[i % GATHERED], line, lanes)
+        chains[i % GATHERED] = _byte_sum(chains[i % GATHERED], line, lanes)
     return (chains[0] + chains[1]) + (chains[2] + chains[3])
 
 
@@ -137,7 +137,7 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
         for v, vector in enumerate(found):
             if signed:
                 total = T.ramp(v * lanes, 1, lanes)
-                T.buffer_store(sums, _flip_sum(sums[total], vector, lanes), [total])
+                T.buffer_store(sums, _byte_sum(sums[total], vector, lanes), [total])
             with T.If(left > v * lanes), T.Then():
                 T.buffer_store(D, vector, [T.ramp(place[v] + (w + 1) * width, 1, lanes)])
 

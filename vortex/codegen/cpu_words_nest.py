@@ -64,7 +64,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
     `k`, `lda` and `ldb` of an unpacked B in elements, all else in words. A packed panel begins with the line `start`,
-    which counts where `flip` is not 0. The store stage is run as in `cpu_nest.nest`.
+    which is multiplied by `zero`. The store stage is run as in `cpu_nest.nest`.
     """
     rows_first, load_a, load_b = stage.rows_first, stage.load_a, stage.load_b
     per_word, item, weights = words.per_word, words.item_bytes, words.weights
@@ -103,6 +103,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
         store: T.handle,
         finish: T.int32,
         flip: T.int32,
+        zero: T.int32,
     ):
         T.func_attr({"global_symbol": stage.symbol})
         A = T.match_buffer(a, (m * lda,), element, align=item)
@@ -123,7 +124,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                 stride: T.let[T.int64] = width * (kb + 2)  # a line for `start`, and one against colliding panels
                 begins: T.let[T.int32] = T.Select(po == 0, T.int32(1), T.int32(0)) if load_b == "none" else T.int32(1)
                 mode: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate) + T.Select(
-                    flip != 0, 2 * begins, T.int32(0)
+                    zero != 0, (2 + 4 * zero) * begins, T.int32(0)
                 )
                 if load_b != "none":
                     T.evaluate(

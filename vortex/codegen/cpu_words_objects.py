@@ -83,7 +83,7 @@ KERNEL = (
 NEST = (
     "(const void *, const void *, void *, void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, "
     "int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, const vx_store *, int32_t, "
-    "int32_t)"
+    "int32_t, int32_t)"
 )
 
 
@@ -133,12 +133,13 @@ def word_table(words: WordFormat) -> list[str]:
 
 
 def word_defines(words: WordFormat) -> list[str]:
-    """Macros of `runtime/`: how many elements a word has, how many bytes an element, and whether A may be unsigned."""
+    """Macros of `runtime/`: how many elements a word has, how many bytes an element, whether A may be unsigned, and
+    whether it may have a zero point."""
     signed = int(words.accumulator == "int32")
-    whole = int(words.widened)
+    whole, zeros = int(words.widened), int(signed and not words.tiles)
     return [
         "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}", f"VX_FLIPS={signed}",
-        f"VX_WIDENED={whole}", *weight_defines(words.weights),
+        f"VX_WIDENED={whole}", f"VX_ZEROS={zeros}", *weight_defines(words.weights),
     ]  # fmt: skip
 
 

@@ -111,6 +111,7 @@ static int open_item(const TVMFFIAny *args, const matrix *a, const matrix *b, co
   call->k = col_a ? a->rows : a->columns;
   call->n = packed ? n : col_b ? b->rows : b->columns;
   lay_panels(call, packed, b->stride);
+  if (!read_zero(flags, call)) return REFUSE(BAD_ZERO, OPERAND_A);
   if (packed && b->columns != packed_room(n, k)) return REFUSE(BAD_PACKED, OPERAND_B);
   if ((packed ? k : col_b ? b->columns : b->rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   if (c->is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);

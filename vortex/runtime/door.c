@@ -67,6 +67,7 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   int refused;
   if ((refused = read_a(&args[0], &a, &call->flip)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
     return refused;
+  if (!read_zero(flags, call)) return REFUSE(BAD_ZERO, OPERAND_A);
   if (vx_apart && flags & ACCUMULATE) return REFUSE(NO_SUMS, OPERAND_OUT);
   int col_a = !!(flags & TRANSPOSE_A) ^ a.is_transposed, col_b = 0;
   call->m = col_a ? a.columns : a.rows;

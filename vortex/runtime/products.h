@@ -4,7 +4,8 @@
 
 #include "door.h"
 
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16 }; /* Mirrored by operands. */
+/* Mirrored by operands; the zero point of A is above them. */
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16, ZERO = 256 };
 /* Behind those that all doors have in common; mirrored by operands.REASONS. */
 enum {
   BAD_EXTRAS = FIRST_OWN,
@@ -14,7 +15,8 @@ enum {
   NOT_PACKED,
   WIDE_WEIGHT,
   BATCH_DIFFERS,
-  BAD_ROWS
+  BAD_ROWS,
+  BAD_ZERO
 };
 
 /* What A is read as: signed bytes may also come unsigned, as the instruction takes them. */
@@ -24,6 +26,13 @@ static inline const vx_operand *type_of_a(const TVMFFIAny *value, int32_t *flip)
   int is_unsigned = VX_FLIPS && t && t->dtype.code == kDLUInt;
   *flip = VX_FLIPS && !is_unsigned ? (int32_t)0x80808080 : 0;
   return is_unsigned ? &bytes : &vx_factor;
+}
+
+/* The zero point of A; 0 where a library or its bytes have none like it. */
+static inline int read_zero(int64_t flags, vx_call *call) {
+  int64_t given = (flags - (flags & (ZERO - 1))) / ZERO, zero = given + (call->flip ? 128 : 0);
+  call->zero = (int32_t)zero;
+  return given == 0 || (VX_ZEROS && zero >= 0 && zero <= 255);
 }
 
 /* Elements of a packed operand, and how its panels lie in a call. */

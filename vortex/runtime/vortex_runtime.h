@@ -12,6 +12,7 @@
 #define VX_ITEM 4
 #define VX_FLIPS 0
 #define VX_WIDENED 0
+#define VX_ZEROS 0
 #endif
 /* Neighbours along k in a line of a packed B of words. Where B is quantized, VX_GROUP of them share a scale, all of a column if it is 0,
  * and no weight is larger than VX_LARGEST. */
@@ -62,6 +63,7 @@ typedef struct {
   int64_t m, n, k, lda, ldb, ldc, panel, panel_stride;
   int32_t transpose_a, transpose_b, packed, accumulate;
   int32_t flip; /* added to each word of A, bit by bit: makes signed bytes unsigned */
+  int32_t zero; /* what an unsigned byte of A is that stands for 0 */
   vx_extra extras[VX_EXTRAS];
 } vx_call;
 
@@ -189,7 +191,7 @@ int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64
 typedef int32_t (*vx_word_nest)(const void *a, const void *b, void *c, void *scratch_a, void *scratch_b, int64_t m,
                                 int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
                                 int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
-                                int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int32_t flip);
+                                int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int32_t flip, int32_t zero);
 extern const vx_word_nest vx_word_nests[2][3][3];
 int32_t vortex_words_interleave(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
                                 int64_t width, int64_t stride);

@@ -29,7 +29,7 @@ static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t r
   const char *a = (const char *)call->a + (call->transpose_a ? row : row * call->lda) * VX_ITEM;
   work->nest(a, call->b, c - column, scratch, scratch + a_words, m, column, end, call->k, call->lda, call->ldb, ldc,
              call->panel, call->panel_stride, smaller(work->tile_m, m), smaller(s->tile_n, rounded(end - column, width)),
-             work->tile_k, s->rows, s->vectors, call->accumulate, store, finish, call->flip);
+             work->tile_k, s->rows, s->vectors, call->accumulate, store, finish, call->flip, call->zero);
 }
 
 static void run_task(void *context, int64_t index) {
