@@ -1,9 +1,10 @@
 """`python -m eval.weights`: products with quantized weights against float32, few rows to many.
 
-Float32 with packed weights, int8 by columns, int4 in groups (both with float32 and bfloat16 rows), and ONNX Runtime's
-MatMulNBits on the same int4 weights (its float32 arithmetic). Each system runs in a process of its own, one after the
-other, round after round; of a round the median call, over rounds the median. Calls go through as many copies of the
-weights as the outermost cache cannot hold, as the layers of a language model do.
+Float32 with packed weights, int8 by columns, int4 in groups, also with zero points (all with float32 and bfloat16
+rows), and ONNX Runtime's MatMulNBits on the same int4 weights (its float32 arithmetic). Each system runs in a process
+of its own, one after the other, round after round; of a round the median call, over rounds the median. Calls go through
+as many copies of the weights as the outermost cache cannot hold, as the layers of a language model do. A run that
+stopped, or whose time was up, goes on with `--resume`.
 """
 
 import argparse
@@ -34,6 +35,10 @@ SYSTEMS = {
     "int4": Gemm(weights=Weights("int4", group=GROUP)),
     "bfloat16_int8": Gemm(dtype="bfloat16", out_dtype="float32", weights=Weights("int8")),
     "bfloat16_int4": Gemm(dtype="bfloat16", out_dtype="float32", weights=Weights("int4", group=GROUP)),
+    "int4_zeros": Gemm(weights=Weights("int4", group=GROUP, zeros=True)),
+    "bfloat16_int4_zeros": Gemm(
+        dtype="bfloat16", out_dtype="float32", weights=Weights("int4", group=GROUP, zeros=True)
+    ),
     "onnxruntime_int4": None,
 }
 LAYERS = ((4096, 4096), (11008, 4096))
@@ -129,23 +134,50 @@ def work(system: str, threads: int, seconds: float, rows: Sequence[int]) -> None
             print(json.dumps(line | {"seconds": statistics.median(times[len(calls) :])}), flush=True)
 
 
-def measured(options: Any) -> list[dict[str, Any]]:
-    """Lines of all systems: the median over rounds, and how far the rounds lie apart."""
+def measure(options: Any) -> list[dict[str, Any]]:
+    """A line for each case of every turn that the time allowed, those of the file first; new ones are added to it."""
+    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.resume else []
+    done = {(line["round"], line["threads"], line["system"]) for line in lines}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    end = time.monotonic() + (options.max_seconds or float("inf"))
+    for turn in product(range(options.rounds), options.threads, options.systems):
+        if turn in done:
+            continue
+        if time.monotonic() > end:
+            print(f"stopped before round {turn[0]}, {turn[1]} thread(s), {turn[2]}; --resume goes on", file=sys.stderr)
+            break
+        found = [{"round": turn[0], **line} for line in ask(turn[2], turn[1], options)]
+        with options.out.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in found)
+        lines += found
+    return lines
+
+
+def ask(system: str, threads: int, options: Any) -> list[dict[str, Any]]:
+    """What one system measures in a process of its own, its results checked."""
+    asked = ["--worker", system, "--threads", str(threads), "--seconds", str(options.seconds)]
+    rows = ["--rows", *map(str, options.rows)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "eval.weights", *asked, *rows],
+        env=worker_environment(system, threads),
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    lines: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
+    for line in lines:
+        if line["error"] > 1e-4:
+            raise ArithmeticError(f"{line}: more than 1e-4 from what the weights stand for")
+    return lines
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each system and case the median over rounds, and how far the rounds lie apart."""
     found: dict[tuple[str, int, Case], list[float]] = {}
-    for _, threads, system in product(range(options.rounds), options.threads, options.systems):
-        asked = ["--worker", system, "--threads", str(threads), "--seconds", str(options.seconds)]
-        rows = ["--rows", *map(str, options.rows)]
-        ran = subprocess.run(
-            [sys.executable, "-m", "eval.weights", *asked, *rows],
-            env=worker_environment(system, threads),
-            text=True,
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        for line in map(json.loads, ran.stdout.splitlines()):
-            if line["error"] > 1e-4:
-                raise ArithmeticError(f"{line}: more than 1e-4 from what the weights stand for")
-            found.setdefault((system, threads, (line["m"], line["n"], line["k"])), []).append(line["seconds"])
+    for line in lines:
+        case = line["m"], line["n"], line["k"]
+        found.setdefault((line["system"], line["threads"], case), []).append(line["seconds"])
     return [
         {"system": system, "threads": threads, "case": case, "seconds": statistics.median(seconds)}
         | {"spread": max(seconds) / min(seconds) - 1}
@@ -159,8 +191,10 @@ def table(lines: Sequence[dict[str, Any]], systems: Sequence[str]) -> str:
     rows = [f"| threads | m x n x k | float32, ms | {' | '.join(others)} |", f"|---:|---|---:|{'---:|' * len(others)}"]
     of: dict[Any, float] = {(line["system"], line["threads"], line["case"]): line["seconds"] for line in lines}
     for threads, case in dict.fromkeys((line["threads"], line["case"]) for line in lines):
-        base = of["float32", threads, case]
-        ratios = " | ".join(f"{base / of[system, threads, case]:.2f}" for system in others)
+        if (base := of.get(("float32", threads, case))) is None:
+            continue
+        timed = [of.get((system, threads, case)) for system in others]
+        ratios = " | ".join(f"{base / seconds:.2f}" if seconds else "-" for seconds in timed)
         rows.append(f"| {threads} | {' x '.join(map(str, case))} | {base * 1e3:.2f} | {ratios} |")
     return "\n".join(rows)
 
@@ -175,9 +209,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="turns of every system")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each case in a round")
     parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
+    parser.add_argument("--max-seconds", type=float, help="begin nothing after this long; resume later")
     parser.add_argument(
         "--out", type=Path, default=Path("results/weights.jsonl"), help="file of result lines, written anew"
     )
+    parser.add_argument("--resume", action="store_true", help="go on with --out, skipping what it holds")
     parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
@@ -190,10 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compile_library(operator, "native")
     systems = list(dict.fromkeys(["float32", *options.systems]))
     options.systems = systems
-    lines = measured(options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    print(table(lines, systems))
+    options.resume = options.resume and options.out.is_file()
+    print(table(summary(measure(options)), systems))
     return 0
 
 

@@ -26,10 +26,10 @@ from vortex.shapes import shape_of
 from vortex.specs import load_spec, what_if
 
 FORMATS = (
-    ("float32", ops.Weights("int4", group=32)),
+    ("float32", ops.Weights("int4", group=32, zeros=True)),
     ("float32", ops.Weights("int8")),
     ("bfloat16", ops.Weights("int4", group=64)),
-    ("bfloat16", ops.Weights("int8")),
+    ("bfloat16", ops.Weights("int8", zeros=True)),
 )
 """Of A, and of B."""
 ELEMENTS = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -57,11 +57,13 @@ def extras(weights: ops.Weights, n: int) -> dict[str, np.ndarray]:
     return {"bias": np.linspace(-1, 1, n, dtype=np.float32)} if chain_of(weights) else {}
 
 
-def drawn(weights: ops.Weights, n: int, k: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Any weights, and scales that are powers of two: what they stand for is exact, and so are short sums."""
-    rng = np.random.default_rng(seed)
+def drawn(weights: ops.Weights, n: int, k: int, seed: int = 5) -> tuple[np.ndarray, ...]:
+    """Any weights and zero points, and scales that are powers of two: all is exact, and so are short sums."""
+    rng, groups = np.random.default_rng(seed), weights.scales(k)
     q = rng.integers(-weights.largest - 1, weights.largest + 1, (k, n)).astype(np.int8)
-    return q, np.exp2(rng.integers(-3, 4, (weights.scales(k), n))).astype(np.float32)
+    scales = np.exp2(rng.integers(-3, 4, (groups, n))).astype(np.float32)
+    zeros = rng.integers(-weights.largest - 1, weights.largest + 1, (groups, n)).astype(np.int8)
+    return (q, scales, zeros) if weights.zeros else (q, scales)
 
 
 @needs.a_compiler
@@ -71,11 +73,11 @@ def test_every_residue_and_layout(dtype: str, weights: ops.Weights) -> None:
     gemm, rng, chain = library(dtype, weights), np.random.default_rng(6), chain_of(weights)
     extents = [(m, n, k) for m in (1, 30) for n in (1, 17, 100) for k in (0, 1, 7, 31, 32, 33, 70, 1027)]
     for m, n, k in [*extents, (150, 200, 2100)]:
-        q, scales = drawn(weights, n, k)
+        parts = drawn(weights, n, k)
         a = rng.integers(-4, 5, (m, k)).astype(ELEMENTS[dtype])
-        expected = chain.reference(a.astype(np.float64) @ weights.dequantize(q, scales), **extras(weights, n))
-        turned = gemm.pack(np.ascontiguousarray(q.T), np.ascontiguousarray(scales.T), transpose=True)
-        packed = gemm.pack(q, scales)
+        expected = chain.reference(a.astype(np.float64) @ weights.dequantize(*parts), **extras(weights, n))
+        turned = gemm.pack(*(np.ascontiguousarray(part.T) for part in parts), transpose=True)
+        packed = gemm.pack(*parts)
         assert np.array_equal(packed.data, turned.data)
         for left, flag in ((a, False), (np.ascontiguousarray(a.T), True)):
             found = gemm(left, packed, transpose_a=flag, **extras(weights, n))
@@ -118,11 +120,11 @@ def test_every_plan_and_number_of_threads_gives_the_same_bits(dtype: str, weight
 @needs.a_compiler
 def test_accumulate_and_an_output_with_gaps() -> None:
     for dtype, weights in FORMATS[1:]:
-        gemm, (q, scales) = library(dtype, weights), drawn(weights, 61, 259)
+        gemm, parts = library(dtype, weights), drawn(weights, 61, 259)
         a, room = np.ones((37, 259), ELEMENTS[dtype]), np.zeros((37, 70), np.float32)
         for _ in range(2):
-            gemm(a, gemm.pack(q, scales), out=room[:, :61], accumulate=True)
-        expected = 2 * (a.astype(np.float32) @ weights.dequantize(q, scales))
+            gemm(a, gemm.pack(*parts), out=room[:, :61], accumulate=True)
+        expected = 2 * (a.astype(np.float32) @ weights.dequantize(*parts))
         assert np.array_equal(room[:, :61], expected) and not room[:, 61:].any()
 
 
@@ -143,8 +145,8 @@ def test_the_mirror_picks_the_same_plan(place: int) -> None:
 def test_a_saved_library_knows_its_weights(tmp_path: Path) -> None:
     dtype, weights = FORMATS[0]
     library(dtype, weights).save(tmp_path / "w.vortex")
-    again, (q, scales) = vortex.load(tmp_path / "w.vortex"), drawn(weights, 40, 64)
-    found = again(np.ones((2, 64), np.float32), again.pack(q, scales), **extras(weights, 40))
+    again, parts = vortex.load(tmp_path / "w.vortex"), drawn(weights, 40, 64)
+    found = again(np.ones((2, 64), np.float32), again.pack(*parts), **extras(weights, 40))
     assert again.weights == weights and found.shape == (2, 40) and "plan" in str(again.explain(2, 40, 64))
 
 
@@ -152,27 +154,36 @@ def test_a_saved_library_knows_its_weights(tmp_path: Path) -> None:
 def test_refusals() -> None:
     gemm = library(*FORMATS[0])
     q, scales = np.zeros((64, 5), np.int8), np.ones((2, 5), np.float32)
+    zeros = np.zeros((2, 5), np.int8)
     a, bias = np.zeros((3, 64), np.float32), np.zeros(5, np.float32)
     with pytest.raises(OperandError, match=r"without scales.*\(2, 5\)"):
         gemm.pack(q)
     with pytest.raises(ShapeError, match=r"scales .*does not fit q; expected float32 scales of shape \(2, 5\)"):
-        gemm.pack(q, scales[:1])
+        gemm.pack(q, scales[:1], zeros)
     with pytest.raises(ShapeError, match=r"expected float32 scales of shape \(64, 1\)"):
-        gemm.pack(q, scales, transpose=True)
+        gemm.pack(q, scales, zeros, transpose=True)
     with pytest.raises(DtypeError, match=r"q .*wrong dtype.*int8 that int4 can hold"):
-        gemm.pack(q.astype(np.int32), scales)
+        gemm.pack(q.astype(np.int32), scales, zeros)
     with pytest.raises(DtypeError, match=r"scales .*wrong dtype"):
-        gemm.pack(q, scales.astype(np.float64))
+        gemm.pack(q, scales.astype(np.float64), zeros)
+    with pytest.raises(OperandError, match=r"without zeros.*int4 in groups of 32 with zero points; pass them"):
+        gemm.pack(q, scales)
+    with pytest.raises(OperandError, match=r"with zeros, .*weights of this library are int8 in columns; .*drop them"):
+        library(*FORMATS[1]).pack(q, scales[:1], zeros[:1])
+    with pytest.raises(ShapeError, match=r"zeros .*does not fit q; expected int8 zeros of shape \(2, 5\)"):
+        gemm.pack(q, scales, zeros[:1])
+    with pytest.raises(DtypeError, match=r"zeros .*wrong dtype.*expected int8 zeros"):
+        gemm.pack(q, scales, zeros.astype(np.uint8))
     for wide in (8, -9):
         with pytest.raises(OperandError, match=r"int8 that int4 can hold; clip"):
-            gemm.pack(np.full((64, 5), wide, np.int8), scales)
+            gemm.pack(np.full((64, 5), wide, np.int8), scales, zeros)
     with pytest.raises(OperandError, match=r"b .*is not packed.*pack\(q, scales\)"):
         gemm(a, np.zeros((64, 5), np.float32), bias=bias)
     with pytest.raises(OperandError, match="another library"):
         other = library(*FORMATS[1])
-        other(a, gemm.pack(q, scales))
+        other(a, gemm.pack(q, scales, zeros))
     with pytest.raises(ShapeError, match="inner extent"):
-        gemm(a[:, :63], gemm.pack(q, scales), bias=bias)
+        gemm(a[:, :63], gemm.pack(q, scales, zeros), bias=bias)
 
 
 def test_operators_that_are_refused() -> None:
@@ -191,17 +202,22 @@ def test_operators_that_are_refused() -> None:
 
 
 @given(
-    st.sampled_from(sorted(WEIGHT_BITS)), st.sampled_from(GROUPS), st.integers(0, 80), st.integers(0, 9), st.booleans()
-)
+    st.sampled_from(sorted(WEIGHT_BITS)), st.sampled_from(GROUPS), st.booleans(), st.integers(0, 80), st.integers(0, 9),
+    st.booleans(),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_quantized_weights_are_within_half_a_step(dtype: str, group: int, k: int, n: int, transpose: bool) -> None:
-    weights = ops.Weights(dtype, group=group)
-    b = np.random.default_rng(k).standard_normal((k, n)).astype(np.float32)
-    q, scales = weights.quantize(b.T if transpose else b, transpose=transpose)
-    back = weights.dequantize(q, scales, transpose=transpose)
+def test_quantized_weights_are_within_half_a_step(
+    dtype: str, group: int, zeros: bool, k: int, n: int, transpose: bool
+) -> None:
+    """Within a whole one where the zero point is rounded too."""
+    weights = ops.Weights(dtype, group=group, zeros=zeros)
+    b = (np.random.default_rng(k).standard_normal((k, n)) + 2 * zeros).astype(np.float32)
+    q, scales, *more = weights.quantize(b.T if transpose else b, transpose=transpose)
+    back = weights.dequantize(q, scales, *more, transpose=transpose)
     steps = np.repeat(scales.T if transpose else scales, group or max(k, 1), axis=0)[:k]
-    assert np.abs(q).max(initial=0) <= weights.largest
-    assert (np.abs((back.T if transpose else back) - b) <= 0.5001 * steps).all()
+    assert q.max(initial=0) <= weights.largest and q.min(initial=0) >= -weights.largest - zeros
+    assert (np.abs((back.T if transpose else back) - b) <= (1.0001 if zeros else 0.5001) * steps).all()
+    assert len(more) == zeros and all(part.shape == scales.shape and part.dtype == np.int8 for part in more)
 
 
 @pytest.mark.parametrize("hardware", ["epyc-zen5", "xeon-e5-2680v3"])

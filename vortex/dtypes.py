@@ -21,11 +21,13 @@ GROUPS = (0, 16, 32, 64, 128, 256)
 class Weights:
     """How a B of quantized weights is kept: integers of `dtype`, a float32 scale for each `group` of them along k.
 
-    B[i, j] stands for q[i, j] scales[i // group, j]; a group of 0 is the whole column.
+    B[i, j] stands for q[i, j] scales[i // group, j]; a group of 0 is the whole column. With `zeros` each group has a
+    zero point beside its scale, int8, and B[i, j] stands for (q[i, j] - zeros[i // group, j]) scales[i // group, j].
     """
 
     dtype: str = "int4"
     group: int = 0
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in WEIGHT_BITS:
@@ -44,22 +46,28 @@ class Weights:
 
     @property
     def bytes(self) -> float:
-        """Of one weight and its share of a scale that a group has; of one for a whole column nothing is counted."""
-        return WEIGHT_BITS[self.dtype] / 8 + (4 / self.group if self.group else 0.0)
+        """Of one weight and its share of what a group has; of what a whole column has nothing is counted."""
+        return WEIGHT_BITS[self.dtype] / 8 + (4 * self.heads / self.group if self.group else 0.0)
+
+    @property
+    def heads(self) -> int:
+        """Lines of a packed panel before the words of a group: its scales, then what becomes of its zero points."""
+        return 1 + self.zeros
 
     def scales(self, k: int) -> int:
         """Rows of scales that k rows of weights have."""
         return -(-k // self.group) if self.group else 1
 
     def lines(self, k: int) -> int:
-        """Lines of a packed panel: before the words of every group, its scales."""
-        return -(-k // self.per_word) + self.scales(k)
+        """Lines of a packed panel."""
+        return -(-k // self.per_word) + self.heads * self.scales(k)
 
-    def quantize(self, b: Any, *, transpose: bool = False) -> tuple[Any, Any]:
-        """(q, scales) of a float32 b[k, n] ([n, k] with `transpose`), as they are packed.
+    def quantize(self, b: Any, *, transpose: bool = False) -> tuple[Any, ...]:
+        """(q, scales) of a float32 b[k, n] ([n, k] with `transpose`), or (q, scales, zeros), as they are packed.
 
         q is int8 of the shape of b, rounded to the nearest; scales are float32 [groups, n] ([n, groups]), such that the
-        largest weight of a group is `largest` of them. Other rules (GPTQ, AWQ) may fill q and scales as well.
+        largest weight of a group is `largest` of them. With zero points, int8 of the shape of the scales, the range of
+        q is that of a group and 0. Other rules (GPTQ, AWQ) may fill all of them as well.
         """
         import numpy as np
 
@@ -68,27 +76,41 @@ class Weights:
         if plain.ndim != 2:
             raise ShapeError(f"b has shape {b.shape}; expected two dimensions; reshape it")
         q, scales = np.empty(plain.shape, np.int8), np.empty((self.scales(len(plain)), plain.shape[1]), np.float32)
+        zeros = np.zeros(scales.shape, np.int8)
         for index in range(len(scales)):
             lines = slice(index * self.group, (index + 1) * self.group) if self.group else slice(None)
-            scales[index] = np.abs(plain[lines]).max(axis=0, initial=0.0) / self.largest
+            low, high = plain[lines].min(axis=0, initial=0.0), plain[lines].max(axis=0, initial=0.0)
+            least, count = -self.largest, self.largest
+            if self.zeros:
+                least, count = least - 1, 2 * self.largest + 1
+            scales[index] = (high - low if self.zeros else np.maximum(-low, high)) / count
             step = np.where(scales[index] > 0, scales[index], np.float32(1))
-            q[lines] = np.clip(np.rint(plain[lines] / step), -self.largest, self.largest)
-        return (q.T.copy(), scales.T.copy()) if transpose else (q, scales)
+            if self.zeros:
+                zeros[index] = np.clip(np.rint(least - low / step), least, self.largest)
+            q[lines] = np.clip(np.rint(plain[lines] / step) + zeros[index], least, self.largest)
+        found = (q, scales, zeros) if self.zeros else (q, scales)
+        return tuple(part.T.copy() for part in found) if transpose else found
 
-    def dequantize(self, q: Any, scales: Any, *, transpose: bool = False) -> Any:
+    def dequantize(self, q: Any, scales: Any, zeros: Any = None, *, transpose: bool = False) -> Any:
         """The float32 that every weight stands for, bit by bit what a call multiplies; arguments as of `pack`."""
         import numpy as np
 
         along = 1 if transpose else 0
         count = q.shape[along]
-        spread = np.repeat(scales, self.group or max(count, 1), axis=along)
-        return q.astype(np.float32) * (spread[:, :count] if transpose else spread[:count])
+
+        def spread(of_groups: Any) -> Any:
+            wide = np.repeat(of_groups, self.group or max(count, 1), axis=along)
+            return wide[:, :count] if transpose else wide[:count]
+
+        whole = q.astype(np.float32)
+        return (whole - spread(zeros.astype(np.float32)) if self.zeros else whole) * spread(scales)
 
     def settings(self) -> dict[str, str | int]:
-        return {"dtype": self.dtype, "group": self.group}
+        return {"dtype": self.dtype, "group": self.group, "zeros": self.zeros}
 
     def __str__(self) -> str:
-        return f"{self.dtype} in {f'groups of {self.group}' if self.group else 'columns'}"
+        kept = f"{self.dtype} in {f'groups of {self.group}' if self.group else 'columns'}"
+        return f"{kept} with zero points" if self.zeros else kept
 
 
 @dataclass(frozen=True)
@@ -149,7 +171,7 @@ FORMATS = (
     WordFormat("bfloat16", 2, "float32", 2, tiles=True),
     WordFormat("int8", 4, "int32", 2, tiles=True),
     *(
-        WordFormat(element, per_word, "float32", in_flight, Weights(dtype, group))
+        WordFormat(element, per_word, "float32", in_flight, Weights(dtype, group, zeros))
         for element, per_word, in_flight in (
             ("float32", 1, 3),
             ("bfloat16", 2, 5),
@@ -158,6 +180,7 @@ FORMATS = (
         )
         for dtype in WEIGHT_BITS
         for group in GROUPS
+        for zeros in (False, True)
     ),
 )
 WORDS = {words.name: words for words in FORMATS}

@@ -2,7 +2,8 @@
 
 A word of a packed line holds neighbours along k in its two halves by turns: one shift brings a pair into place. Weights
 of at most 8 bits are bfloat16 exactly: they are multiplied as integers, and the sum of a group is multiplied by its
-scale. Groups are added up in C, in their order; those of a whole column are CHUNK weights long, so that the bits do
+scale. A zero point is the same for a group: the sum of its elements of A, times minus zero point and scale, is added as
+well. Groups are added up in C, in their order; those of a whole column are CHUNK weights long, so that the bits do
 not depend on where L1 cuts k.
 """
 
@@ -19,6 +20,8 @@ from vortex.codegen.cpu_weights import AHEAD
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WEIGHT_BITS, WordFormat
 
+ONES = 0x3F803F80
+"""Two ones."""
 LOOKS_UP = 16
 """Lanes of the vectors whose halves one instruction permutes by any 5 bits (AVX-512)."""
 
@@ -48,6 +51,7 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
     assert weights is not None
     rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
     bits, grouped = WEIGHT_BITS[weights.dtype], weights.group > 0
+    head, zeros = weights.heads, weights.zeros
     per_line, length = weights.per_word // per_word, words.step
     tall, looks_up = rows >= vectors, bits == 4 and lanes == LOOKS_UP
     nothing = tirx.const(0, "float32")
@@ -76,6 +80,39 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
 
     def at(j: Any) -> Any:
         return T.ramp(j * lanes, 1, lanes)
+
+    def folded(sums: Any) -> Any:
+        """The sum of a vector in every lane."""
+        width = lanes
+        while width > 1:
+            width //= 2
+            sums = T.Shuffle([sums], list(range(width))) + T.Shuffle([sums], list(range(width, 2 * width)))
+        return lane(sums)
+
+    def finished(sum_of_group: Any, scale: Any, before: Any, total: Any, offset: Any) -> Any:
+        """What C becomes with a group."""
+        scaled = T.fma(sum_of_group, T.reinterpret(vector, scale), before)
+        return T.fma(total, T.reinterpret(vector, offset), scaled) if zeros else scaled
+
+    @T.inline
+    def add_up(A: Any, totals: Any, i: Any, first: Any, count: Any) -> None:
+        """The sum of `count` words of a row of A, in every lane."""
+        totals[i, at(0)] = T.broadcast(nothing, lanes)
+        for w in T.serial(T.truncdiv(count + lanes - 1, T.int64(lanes))):
+            # The mask in its place: LLVM loads nothing by one that TVM keeps in a variable.
+            totals[i, at(0)] = T.call_pure_extern(
+                vector,
+                f"vortex_dpbf16_{lanes}",
+                totals[i, at(0)],
+                lane(T.int32(ONES)),
+                masked_load(
+                    T.address_of(A[i, (first + w * lanes) * per_word]),
+                    T.ramp(T.int32(0), 1, lanes) < lane(T.Cast("int32", count - w * lanes)),
+                    lanes,
+                    "int32",
+                ),
+            )
+        totals[i, at(0)] = folded(totals[i, at(0)])
 
     @T.inline
     def multiply(A: Any, row: Any, acc: Any, i: Any, j: Any, k: Any) -> None:
@@ -106,12 +143,13 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
         A = T.match_buffer(a, (rows, depth * per_word), "uint16", align=2, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (2 * depth + 1, columns), "int32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
-        Start = T.match_buffer(start, (columns,), "int32", align=4)
+        Start = T.match_buffer(start, (head, columns), "int32", align=4, strides=[ldb, T.int64(1)])
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((columns,), "int32", scope="local")
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
             word = T.sblock_alloc_buffer((columns,), "int32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "int32", scope="local")
+            totals = T.sblock_alloc_buffer((rows, lanes), "float32", scope="local")
             tile_stages(rows, vectors, lanes).masks(mask, last)
             if mode == 0:
                 for i, j in T.grid(rows, vectors):
@@ -127,11 +165,22 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
                             C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
             with T.sblock("compute"):
                 T.reads(
-                    A[0:rows, 0 : depth * per_word], B[0 : 2 * depth + 1, 0:columns], Start[0:columns], mask[0:columns]
+                    A[0:rows, 0 : depth * per_word],
+                    B[0 : 2 * depth + 1, 0:columns],
+                    Start[0:head, 0:columns],
+                    mask[0:columns],
                 )
-                T.writes(C[0:rows, 0:columns], acc[0:rows, 0:columns], word[0:columns], row[0:columns])
+                T.writes(
+                    C[0:rows, 0:columns],
+                    acc[0:rows, 0:columns],
+                    word[0:columns],
+                    row[0:columns],
+                    totals[0:rows, 0:lanes],
+                )
                 for g in T.serial(T.truncdiv(depth + length - 1, length)):
-                    line: T.let[T.int64] = g * (length // per_line + 1) + 1 if grouped else g * (length // per_line)
+                    line: T.let[T.int64] = (
+                        g * (length // per_line + head) + head if grouped else g * (length // per_line)
+                    )
                     count: T.let[T.int64] = T.min(T.int64(length), depth - g * length)
                     whole: T.let[T.int64] = T.truncdiv(count, per_line)
                     for i, j in T.grid(rows, vectors):
@@ -162,14 +211,19 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
                             word[at(j)] = T.shift_right(word[at(j)], lane(T.int32(bits)))
                             for i in T.unroll(rows):
                                 multiply(A, row, acc, i, j, g * length + whole * per_line + e)
+                    if zeros:
+                        for i in T.unroll(rows):
+                            add_up(A, totals, i, g * length, count)
                     for j in T.unroll(vectors):
                         for i in T.unroll(rows):
                             T.evaluate(
                                 masked_store(
-                                    T.fma(
+                                    finished(
                                         acc[i, at(j)],
-                                        T.reinterpret(vector, B[line - 1, at(j)] if grouped else Start[at(j)]),
+                                        B[line - head, at(j)] if grouped else Start[0, at(j)],
                                         masked_load(T.address_of(C[i, j * lanes]), mask[at(j)] != lane(0), lanes),
+                                        totals[i, at(0)],
+                                        B[line - 1, at(j)] if grouped else Start[head - 1, at(j)],
                                     ),
                                     T.address_of(C[i, j * lanes]),
                                     mask[at(j)] != lane(0),

@@ -75,8 +75,8 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
         if weights is None:
             return step + 1
         if weights.group:
-            return T.truncdiv(step * per_word, weights.group) * (weights.group // weights.per_word + 1)
-        return T.truncdiv(step * per_word, weights.per_word) + 1
+            return T.truncdiv(step * per_word, weights.group) * (weights.group // weights.per_word + weights.heads)
+        return T.truncdiv(step * per_word, weights.per_word) + weights.heads
 
     @T.prim_func(s_tir=True)
     def l1(

@@ -144,7 +144,12 @@ def word_defines(words: WordFormat) -> list[str]:
 
 
 def weight_defines(weights: Weights | None) -> list[str]:
-    """Macros of `runtime/`: how many weights a word of B has, how many share a scale, and the largest."""
+    """Macros of `runtime/`: how many weights a word of B has, how many share a scale, the largest, the lines before."""
     if not weights:
         return []
-    return [f"VX_PER_LINE={weights.per_word}", f"VX_GROUP={weights.group}", f"VX_LARGEST={weights.largest}"]
+    return [
+        f"VX_PER_LINE={weights.per_word}",
+        f"VX_GROUP={weights.group}",
+        f"VX_LARGEST={weights.largest}",
+        f"VX_HEADS={weights.heads}",
+    ]

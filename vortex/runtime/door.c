@@ -262,23 +262,28 @@ EXPORT int __tvm_ffi_readable(void *self, const TVMFFIAny *args, int32_t count, 
 }
 
 #if VX_WEIGHTS
-/* pack_weights(q, scales, target, flags): q[k, n] and scales[groups, n], or both transposed. */
+/* pack_weights(q, scales, target, flags, zeros...): q[k, n], scales[groups, n] and zero points like them, or all transposed. */
 EXPORT int __tvm_ffi_pack_weights(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   const vx_operand bytes = {kDLInt, 8, VX_PER_ELEMENT}, floats = {kDLFloat, 32, VX_PER_ELEMENT};
-  matrix q, scales;
+  matrix q, scales, zeros = {0};
   const DLTensor *t;
   char *room;
   int refused, turned = !!(args[3].v_int64 & TRANSPOSE_B);
   if ((refused = read_matrix(&args[0], OPERAND_B, &bytes, &q)) || (refused = read_matrix(&args[1], OPERAND_EXTRA, &floats, &scales)) ||
+      (VX_HEADS > 1 && (refused = read_matrix(&args[4], OPERAND_EXTRA + 1, &bytes, &zeros))) ||
       (refused = read_elements(&args[2], OPERAND_OUT, 1, 1, &vx_packed, &t, &room)))
     return answer(result, refused);
-  int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed;
+  int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed,
+      zeros_turned = turned ^ zeros.is_transposed;
   int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : 1;
   if ((scales_turned ? scales.rows : scales.columns) != n || (scales_turned ? scales.columns : scales.rows) != groups)
     return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA));
+  if (VX_HEADS > 1 && ((zeros_turned ? zeros.rows : zeros.columns) != n || (zeros_turned ? zeros.columns : zeros.rows) != groups))
+    return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA + 1));
   if (t->shape[0] != packed_room(n, k)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
   if (vx_pack_weights((const int8_t *)q.data, q_turned ? 1 : q.stride, q_turned ? q.stride : 1, (const float *)scales.data,
-                      scales_turned ? 1 : scales.stride, scales_turned ? scales.stride : 1, n, k, (int32_t *)room))
+                      scales_turned ? 1 : scales.stride, scales_turned ? scales.stride : 1, (const int8_t *)zeros.data,
+                      zeros_turned ? 1 : zeros.stride, zeros_turned ? zeros.stride : 1, n, k, (int32_t *)room))
     return answer(result, REFUSE(WIDE_WEIGHT, OPERAND_B));
   return answer(result, 0);
 }

@@ -15,12 +15,13 @@
 #define VX_ZEROS 0
 #endif
 /* Neighbours along k in a line of a packed B of words. Where B is quantized, VX_GROUP of them share a scale, all of a column if it is 0,
- * and no weight is larger than VX_LARGEST. */
+ * no weight is larger than VX_LARGEST, and VX_HEADS lines are before those of a group. */
 #ifdef VX_PER_LINE
 #define VX_WEIGHTS 1
 #else
 #define VX_PER_LINE VX_PER_WORD
 #define VX_GROUP 0
+#define VX_HEADS 1
 #define VX_LARGEST 0
 #define VX_WEIGHTS 0
 #endif
@@ -200,13 +201,13 @@ int32_t vortex_words_turn(const void *source, void *target, int64_t k, int64_t c
 static inline int64_t vx_depth(int64_t k) { return (k + VX_PER_WORD - 1) / VX_PER_WORD; }
 static inline int64_t vx_steps(int64_t k, int64_t step) { return (k + step - 1) / step; }
 static inline int64_t vx_packed_lines(int64_t k) {
-  return vx_steps(k, VX_PER_LINE) + (VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
+  return vx_steps(k, VX_PER_LINE) + VX_HEADS * (VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
 }
 
-/* weights.c: panels of quantized weights, q[i, j] with lines `q_k` and `q_n` apart for steps of k and n, likewise scales. 0, or 1 for a
- * weight that is too large. */
-int vx_pack_weights(const int8_t *q, int64_t q_k, int64_t q_n, const float *scales, int64_t scale_k, int64_t scale_n, int64_t n,
-                    int64_t k, int32_t *target);
+/* weights.c: panels of quantized weights, q[i, j] with lines `q_k` and `q_n` apart for steps of k and n, likewise scales and zero points,
+ * if there are any. 0, or 1 for a weight that is too large. */
+int vx_pack_weights(const int8_t *q, int64_t q_k, int64_t q_n, const float *scales, int64_t scale_k, int64_t scale_n,
+                    const int8_t *zeros, int64_t zero_k, int64_t zero_n, int64_t n, int64_t k, int32_t *target);
 
 /* select.c: the plan of a call, and of `batch` products of its shape that read `items_a` A's and `items_b` B's. */
 vx_plan vx_select(const vx_call *call, int64_t threads);
