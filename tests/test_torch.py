@@ -17,7 +17,10 @@ from vortex.errors import DeviceError, DtypeError, OperandError, UnknownNameErro
 from vortex.specs import load_spec, what_if
 
 torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
-from vortex.torch import backend, optimize  # noqa: E402
+from torch.fx.experimental import _config  # noqa: E402
+
+from vortex.torch import any_extents, backend, optimize  # noqa: E402
+from vortex.torch.dynamo import OPENING  # noqa: E402
 from vortex.torch.graph import rewrite  # noqa: E402
 from vortex.torch.libraries import Libraries  # noqa: E402
 
@@ -72,6 +75,7 @@ def doubles(monkeypatch: pytest.MonkeyPatch) -> Libraries:
 def _fresh() -> Any:
     torch.manual_seed(0)
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     with torch.no_grad():
         yield
 
@@ -144,7 +148,20 @@ class Block(nn.Module):
         y = self.norms[1](self.second(y))
         y += x
         y = functional.relu(y)
-        return self.wide(y).sum((2, 3)) + self.apart(y).sum((2, 3))
+        return self.wide(y).sum((2, 3)) + functional.adaptive_avg_pool2d(self.apart(y), (2, 1)).flatten(1)[:, :6]
+
+
+class Pooled(nn.Module):
+    """A convolution, and the ways in which networks get rid of what is left of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.average = nn.Conv2d(3, 8, 3, padding=1), nn.AdaptiveAvgPool2d((3, 2))
+        self.classes = nn.Linear(8 * 6, 10)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.convolution(x))
+        return self.classes(torch.flatten(self.average(y), 1)) + y.mean((2, 3)).sum(1, keepdim=True)
 
 
 class TestGraph:
@@ -194,8 +211,29 @@ class TestGraph:
     def test_products_of_activations(self, doubles: Libraries):
         module, x = Encoder().eval(), torch.randn(2, 9, 32)
         found, counts = rewritten(module, doubles, x)
-        assert counts == {"dense bias": 5, "dense": 1, "matmul": 2}
+        assert counts == {"dense bias of 3": 1, "dense bias": 2, "dense": 1, "matmul": 2}
         torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
+
+    def test_products_of_the_same_rows_stay_apart_where_a_result_is_not_split(self, doubles: Libraries):
+        one, two, x = nn.Linear(32, 32), nn.Linear(32, 48), torch.randn(2, 9, 32)
+
+        def apart(x: Any) -> Any:
+            return one(x).view(2, -1), two(x).view(*x.shape[:2], 2, -1)
+
+        found, counts = rewritten(apart, doubles, x)
+        assert counts == {"dense bias": 2}
+        torch.testing.assert_close(found, apart(x), rtol=1e-5, atol=1e-5)
+
+    def test_sums_over_what_varies_are_told_from_sums_over_what_does_not(self, doubles: Libraries):
+        layer, x = nn.Linear(24, 40), torch.randn(3, 5, 7, 24)
+
+        def pooled(x: Any) -> Any:
+            kept = x.mean(dim=-2, keepdim=True)
+            return layer(x.sum((1, 2))), kept, x.mean(-1), x.mean(2, dtype=torch.float64)
+
+        found, counts = rewritten(pooled, doubles, x)
+        assert counts == {"dense bias": 1, "mean": 1, "sum": 1}
+        torch.testing.assert_close(found, pooled(x), rtol=1e-5, atol=1e-5)
 
     def test_convolutions_with_what_follows_them(self, doubles: Libraries):
         module, x = Block().eval(), torch.randn(2, 3, 9, 14)
@@ -204,6 +242,8 @@ class TestGraph:
             "convolution bias relu": 2,
             "convolution bias residual relu": 1,
             "convolution bias": 2,
+            "average": 1,
+            "sum": 1,
         }
         torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
 
@@ -242,6 +282,48 @@ class TestBackend:
         module.load_state_dict(Encoder().state_dict(), assign=True)
         torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
         assert len(calls) == first
+
+    def test_one_program_is_for_all_batches_and_image_sizes(self, doubles: Libraries):
+        """From the input whose extents PyTorch would take for special, a single square image: batches past what its own
+        convolutions are chosen by, and more elements in a sum than what Inductor sums up in one way."""
+        module = Pooled().eval()
+        OPENING.listen()
+        compiled = torch.compile(module, backend="vortex", dynamic=True, options={"libraries": doubles})
+        for batch, height, width in ((1, 32, 32), (4, 32, 32), (17, 24, 41), (1, 160, 64), (2, 12, 12)):
+            x = torch.randn(batch, 3, height, width)
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+            assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+    def test_a_model_that_asks_for_a_length_of_one_has_a_program_for_each_answer(
+        self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        layer = nn.Linear(8, 8)
+
+        def asks(x: Any, causal: bool) -> Any:
+            y = layer(x)[:, None]
+            return functional.scaled_dot_product_attention(y, y, y, is_causal=x.shape[1] > 1 and causal)
+
+        OPENING.listen()
+        compiled = torch.compile(asks, backend="vortex", dynamic=True, options={"libraries": doubles})
+        for batch, length, programs in ((1, 5, 1), (1, 1, 2), (3, 7, 2), (4, 2, 2), (1, 1, 2)):
+            x = torch.randn(batch, length, 8)
+            torch.testing.assert_close(compiled(x, True), asks(x, True), rtol=1e-5, atol=1e-5)
+            assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == programs
+        assert not torch._dynamo.utils.counters["graph_break"]
+
+    def test_what_other_backends_compile_is_left_as_it_is(self):
+        asked = []
+
+        def other(graph: Any, example_inputs: Any) -> Any:
+            asked.append((_config.backed_size_oblivious, _config.use_duck_shape, torch.backends.mkldnn.enabled))
+            return graph
+
+        OPENING.listen()
+        torch.compile(torch.tanh, backend=other, dynamic=True)(torch.ones(3))
+        with any_extents():
+            torch.compile(torch.sin, backend=other, dynamic=True)(torch.ones(3))
+        assert asked == [(False, True, torch.backends.mkldnn.is_available()), (True, False, False)]
 
     def test_gradients_are_refused(self, libraries: Libraries):
         with torch.enable_grad(), pytest.raises(Exception, match=r"OperandError: .*needs gradients.*torch\.no_grad"):

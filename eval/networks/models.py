@@ -36,7 +36,7 @@ def language(name: str, family: str, layers: str = "num_hidden_layers", **config
 def vision(name: str) -> Network:
     """A network of eval.networks.vision."""
     inputs = tuple((batch, 3, 224, 224) for batch in BATCHES) + tuple((1, 3, size, size) for size in SIZES)
-    return Network(name, tuple(dict.fromkeys(inputs)), ((1, 3, 96, 160), (2, 3, 96, 160)))
+    return Network(name, tuple(dict.fromkeys(inputs)), ((1, 3, 96, 96),))
 
 
 LARGE: dict[str, Any] = {

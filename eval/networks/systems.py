@@ -6,7 +6,6 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -30,10 +29,6 @@ class Runner(ABC):
     @abstractmethod
     def load(self, module: nn.Module, example: Any) -> Call:
         """The network, ready for inputs of any extents; `example` is one of them."""
-
-    def opening(self) -> AbstractContextManager[Any]:
-        """What the first inputs are run under."""
-        return nullcontext()
 
     def compilations(self) -> int:
         """How many programs were compiled so far."""
@@ -72,14 +67,6 @@ class VortexBackend(Compiled):
     """The backend of torch.compile."""
 
     name = "vortex"
-
-    def opening(self) -> AbstractContextManager[Any]:
-        """PyTorch's rule for the shape of a convolution asks which of its own kernels it would take, by thresholds that
-        guard the program: batches up to 15, and so on. None of them runs here, so it is told to have none."""
-        stack = ExitStack()
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        stack.enter_context(torch.backends.nnpack.flags(enabled=False))
-        return stack
 
     def load(self, module: nn.Module, example: Any) -> Call:
         from vortex.torch import backend

@@ -69,5 +69,7 @@ class Result:
     """About what a case takes: shares a time budget out before there are measurements."""
     opening: float = 10.0
     """About what `open` and a first call take."""
+    within: Callable[[Any, float], Identified] | None = None
+    """A case that is cut short to about so many seconds, where cases can be."""
     same_lines_as: str = ""
     """The result whose lines this one draws; it has none of its own."""

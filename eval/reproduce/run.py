@@ -88,6 +88,7 @@ def measure(
 ) -> State:
     """Goes on with a result until `end` on the monotonic clock, by one case at least.
 
+    Cases that can be cut short get an equal share of what is left of the time, so that all of them are begun.
     BusyError where the machine never comes to rest.
     """
     tell = tell or (lambda text: print(text, file=sys.stderr, flush=True))
@@ -101,10 +102,12 @@ def measure(
     with ExitStack() as stack:
         one = result.open(options, stack)
         disturbed, taken, started = 0, 0, time.monotonic()
-        for case in todo:
+        for place, case in enumerate(todo):
             if taken and time.monotonic() > end:
                 break
-            if (rows := _undisturbed(one, case, tell)) is None:
+            share = (end - time.monotonic()) / (len(todo) - place)
+            asked = result.within(case, share) if result.within else case
+            if (rows := _undisturbed(one, asked, tell)) is None:
                 disturbed += 1
                 if disturbed == MOST_DISTURBED:
                     raise machine.BusyError(f"{result.name}: {disturbed} cases in a row were disturbed")

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from vortex.errors import DeviceError, OperandError, UnknownNameError
+from vortex.torch.extents import Opening
 from vortex.torch.graph import rewrite
 from vortex.torch.libraries import NATIVE, Libraries
 from vortex.torch.openmp import share_threads
@@ -23,12 +24,14 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph for inference in float32 on CPUs: `torch.compile(model, backend="vortex", dynamic=True)`.
 
+    One program serves batches and images of every size, one alone too (extents.any_extents).
     Parameters and buffers are laid out for the kernels at the first call, and again if they were changed in place.
     From the first graph on, libraries of this process compute on PyTorch's threads. `options={"libraries":
     Libraries(hardware)}` has kernels for another spec. A library that is not in the cache on disk is compiled, which
     takes some seconds each. Raises OperandError for graphs that need gradients, DeviceError and DtypeError for
     operands that no library of a CPU serves.
     """
+    OPENING.listen()
     libraries = _chosen(options, unknown)
     _check(example_inputs)
     from torch._inductor.compile_fx import compile_fx
@@ -43,6 +46,10 @@ def backend(
 
     run.served = served  # type: ignore[attr-defined]  # holds the layers, whose numbers the compiled graph has
     return run
+
+
+OPENING = Opening(backend)
+OPENING.listen()
 
 
 def _chosen(options: Mapping[str, Any] | None, unknown: Mapping[str, Any]) -> Libraries:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from vortex.batch_operands import MOST_RANK
 from vortex.convolution import window
@@ -16,6 +18,7 @@ from vortex.torch import patterns
 from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Finish, Libraries
+from vortex.torch.merge import beside_each_other, to_heads
 from vortex.torch.operators import matmul_of, numbered
 from vortex.torch.patterns import argument, is_constant, only_user, rank, same_extents, value
 
@@ -44,12 +47,18 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
         if node.target in patterns.TANH and (found := patterns.tanh_gelu(node)) is not None:
             _name_gelu(*found)
     module.graph.eliminate_dead_code()
+    for group in beside_each_other(module.graph):
+        _serve_group(group, libraries, served)
     for node in list(module.graph.nodes):
         if node.target in patterns.LINEAR | patterns.ADDMM | patterns.MATMUL:
             _serve_product(node, libraries, served)
     for node in list(module.graph.nodes):
         if node.target in patterns.CONVOLUTION:
             _serve_convolution(node, libraries, served)
+        elif node.target in patterns.AVERAGE:
+            _serve_average(node, served)
+        elif node.target in patterns.MEAN | patterns.SUM:
+            _serve_total(node, served)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -86,6 +95,21 @@ def _serve_product(node: Node, libraries: Libraries, served: Served) -> None:
     served.counts[" ".join(("dense", *finish))] += 1
 
 
+def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> None:
+    """One product for several of the same x, each of whose results is heads of it."""
+    x, weights = group[0].args[0], [argument(node, 1, "weight") for node in group]
+    biases = [bias for node in group if (bias := argument(node, 2, "bias")) is not None]
+    _check_dtype(group[0], (x, *weights))
+    layer = Dense(libraries, ("bias",) if biases else (), turned=True, parts=len(group))
+    with group[0].graph.inserting_before(group[0]):
+        everything = group[0].graph.call_function(
+            torch.ops.vortex.dense.default, (x, [*weights, *biases], numbered(layer))
+        )
+    to_heads(group, everything)
+    served.layers.append(layer)
+    served.counts[" ".join(("dense", *layer.finish, f"of {len(group)}"))] += 1
+
+
 def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None:
     x, filters, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
     given = [argument(node, 3 + place, name, default) for place, (name, default) in enumerate(WINDOW.items())]
@@ -110,6 +134,35 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None
     _replace(last, torch.ops.vortex.convolution.default, (x, constants, residual, numbered(layer)))
     served.layers.append(layer)
     served.counts[" ".join(("convolution", *words))] += 1
+
+
+def _serve_average(node: Node, served: Served) -> None:
+    x, size = argument(node, 0, "input"), argument(node, 1, "output_size")
+    wanted = [size, size] if isinstance(size, int) else list(size)
+    if rank(x) == 4 and _is_fixed(wanted) and _varies(x, (2, 3)):
+        _replace(node, torch.ops.vortex.average.default, (x, *wanted))
+        served.counts["average"] += 1
+
+
+def _serve_total(node: Node, served: Served) -> None:
+    x, axes, kept = argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "keepdim", False)
+    axes = [axes] if isinstance(axes, int) else axes
+    known = isinstance(axes, tuple | list) and _is_fixed(list(axes)) and isinstance(kept, bool)
+    if not known or "dtype" in node.kwargs or len(node.args) > 3 or not rank(x):
+        return
+    places = [axis % rank(x) for axis in axes]
+    if _varies(x, places):
+        mean = node.target in patterns.MEAN
+        _replace(node, torch.ops.vortex.total.default, (x, places, kept, mean))
+        served.counts["mean" if mean else "sum"] += 1
+
+
+def _varies(x: Node, axes: Sequence[int]) -> bool:
+    """Whether x are real numbers, and the program is for more than one extent of an axis."""
+    found = value(x)
+    if found is None or not found.is_floating_point():
+        return False
+    return any(not is_concrete_int(found.shape[axis]) for axis in axes)
 
 
 def _is_fixed(given: list[Any]) -> bool:

@@ -65,22 +65,26 @@ class Layer:
 
 
 class Dense(Layer):
-    """x [..., k] -> epilogue(x W) [..., n]. Constants: the weight, [n, k] if `turned`, else [k, n]; a bias [n]."""
+    """x [..., k] -> epilogue(x W) [..., n]. Constants: the weight, [n, k] if `turned`, else [k, n]; a bias [n].
 
-    def __init__(self, libraries: Libraries, finish: Finish, turned: bool) -> None:
+    Of several `parts` W is beside each other: first their weights, then their biases.
+    """
+
+    def __init__(self, libraries: Libraries, finish: Finish, turned: bool, parts: int = 1) -> None:
         super().__init__(libraries.product(finish), finish)
-        self.turned = turned
+        self.turned, self.parts = turned, parts
 
     def settings(self) -> tuple[Any, ...]:
-        return ("dense", self.turned)
+        return ("dense", self.turned, self.parts)
 
     def lay_out(self, *constants: torch.Tensor) -> tuple[Any, Any]:
-        weight, *bias = constants
-        return self.kernel.pack(weight, transpose=self.turned), viewed(bias[0].contiguous()) if bias else None
+        weights, biases = constants[: self.parts], constants[self.parts :]
+        weight = torch.cat(weights, 0 if self.turned else 1) if self.parts > 1 else weights[0]
+        return self.kernel.pack(weight, transpose=self.turned), viewed(torch.cat(biases)) if biases else None
 
-    def extents(self, x: Sequence[Any], weight: Sequence[Any]) -> tuple[Any, ...]:
+    def extents(self, x: Sequence[Any], constants: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The shape of the result."""
-        return (*x[:-1], weight[0 if self.turned else 1])
+        return (*x[:-1], sum(weight.shape[0 if self.turned else 1] for weight in constants[: self.parts]))
 
     def __call__(self, x: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
         constants = self.refreshed(given)

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from vortex.torch import pools
 from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Libraries
@@ -21,6 +22,8 @@ _library = torch.library.Library("vortex", "DEF")
 _library.define("dense(Tensor x, Tensor[] constants, int layer) -> Tensor")
 _library.define("convolution(Tensor x, Tensor[] constants, Tensor? residual, int layer) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
+_library.define("average(Tensor x, int height, int width) -> Tensor")
+_library.define("total(Tensor x, int[] axes, bool kept, bool mean) -> Tensor")
 
 
 def numbered(layer: Layer) -> int:
@@ -48,7 +51,7 @@ def _dense(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> An
 def _dense_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Dense)
-    return x.new_empty(found.extents(x.shape, constants[0].shape))
+    return x.new_empty(found.extents(x.shape, constants))
 
 
 def _convolution(x: torch.Tensor, constants: Sequence[torch.Tensor], residual: Any, layer: int) -> Any:
@@ -75,6 +78,8 @@ for _name, _run, _shape in (
     ("dense", _dense, _dense_shape),
     ("convolution", _convolution, _convolution_shape),
     ("matmul", _matmul, _matmul_shape),
+    ("average", pools.average, pools.average_shape),
+    ("total", pools.total, pools.total_shape),
 ):
     _library.impl(_name, _run, "CPU")
     _library.impl(_name, torch.library.fallthrough_kernel, "AutogradCPU")  # no gradients: the backend has refused them

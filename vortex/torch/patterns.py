@@ -26,6 +26,9 @@ VIEW: set[Any] = {"view", "reshape", torch.reshape}
 DROPOUT: set[Any] = {functional.dropout}
 CONVOLUTION: set[Any] = {torch.conv2d, functional.conv2d}
 NORMALIZATION: set[Any] = {functional.batch_norm}
+AVERAGE: set[Any] = {functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d}
+MEAN: set[Any] = {torch.mean, "mean"}
+SUM: set[Any] = {torch.sum, "sum"}
 
 
 def argument(node: Node, place: int, name: str, default: Any = None) -> Any:
