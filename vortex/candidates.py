@@ -150,25 +150,30 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
     memory = hardware.memory(level.memory)
     capacity, line = memory.capacity_bytes // memory.shared_by, memory.line_bytes // item
     stages = [Stage(*flags) for flags in product((False, True), repeat=3 if words else 4)]
-    initial, linked = 0, []
+    low, high = level.min_utilization * capacity, level.max_utilization * capacity
+    initial = linked = bounded = 0
+    useful = []
     for l0 in tiles:
         rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
         columns = list(multiples(l0.n * _ratio(8 * line, l0.n), capacity // (item * line)))
         depths = list(multiples(2 * line, capacity // (item * line)))
-        for m, n, k, stage in product(rows, columns, depths, stages):
-            initial += 1
-            if k == WHOLE and (stage.pack_a or stage.pack_b):
-                continue
-            if (m == WHOLE and stage.pack_a) or (n == WHOLE and (stage.pack_b or stage.swap)):
-                continue
-            linked.append(Strategy(l0, Tile(m, n, k), stage))
-    low, high = level.min_utilization * capacity, level.max_utilization * capacity
-    bounded = [s for s in linked if low <= buffer_bytes(s.l1, s.stage, item, s.l0.m) <= high]
-    useful = [s for s in bounded if _cuts_something(s)]
+        for m, n, k in product(rows, columns, depths):
+            l1 = Tile(m, n, k)
+            initial += len(stages)
+            for stage in stages:
+                if k == WHOLE and (stage.pack_a or stage.pack_b):
+                    continue
+                if (m == WHOLE and stage.pack_a) or (n == WHOLE and (stage.pack_b or stage.swap)):
+                    continue
+                linked += 1
+                if low <= buffer_bytes(l1, stage, item, l0.m) <= high:
+                    bounded += 1
+                    if _cuts_something(l1, stage):
+                        useful.append(Strategy(l0, l1, stage))
     return useful, [
         Admitted("L1", "InitCands", initial),
-        Admitted("L1", "FilterByMultiples", len(linked)),
-        Admitted("L1", "FilterByCapacity", len(bounded)),
+        Admitted("L1", "FilterByMultiples", linked),
+        Admitted("L1", "FilterByCapacity", bounded),
         Admitted("L1", "FilterByEffect", len(useful)),
     ]
 
@@ -177,9 +182,8 @@ def _ratio(target: int, step: int) -> int:
     return max(1, target // step)
 
 
-def _cuts_something(strategy: Strategy) -> bool:
+def _cuts_something(l1: Tile, stage: Stage) -> bool:
     """Drop tiles that differ from another one in a cut that changes neither what is packed nor what is reused."""
-    l1, stage = strategy.l1, strategy.stage
     if stage.swap:
         # Few columns of C are rows of the turned product: one row tile, so that only the panels are worth cutting.
         return l1.m == WHOLE and not stage.rows_first and not stage.pack_a
