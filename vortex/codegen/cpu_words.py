@@ -12,13 +12,13 @@ the negative column sums of B, which the load stage of B keeps as the first line
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import filled, placed, tile_stages, vector_intrinsics, with_extents
 from vortex.dtypes import WordFormat
 
 BFLOAT16_DOT = """
@@ -53,7 +53,7 @@ class WordTile:
         return f"vortex_l0_words_{self.rows}x{self.vectors}"
 
 
-def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFunc:
+def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     """The L0 rKernel of `tile` on words of `words.per_word` elements, as a scheduled function
 
     `symbol(a, b, c, start, depth, lda, ldb, ldc, last, mode, flip)`: C[rows, columns] (+)= A[rows, depth] B[depth,
@@ -61,8 +61,18 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
     words. Bit 0 of `mode` adds to C, bit 1 begins at the row `start` of integers times what the bits above say. `flip`
     is added to every word of A, bit by bit.
     """
-    rows, vectors, columns = tile.rows, tile.vectors, tile.vectors * lanes
-    tall = rows >= vectors
+    kernel = filled(_form(tile.rows >= tile.vectors, lanes, words), tile.symbol, tile.rows, tile.vectors)
+    sums, word_names = vector_intrinsics(lanes, words.accumulator), vector_intrinsics(lanes, "int32")
+    placing = [("load", sums.load, 0), ("zero", sums.zero, 0), ("fetch", word_names.load, 1), ("store", sums.store, 0)]
+    begins = [("begin", sums.load, 0)] if words.accumulator == "int32" else []
+    return placed(kernel, placing + begins).mod["main"]
+
+
+@cache
+def _form(tall: bool, lanes: int, words: WordFormat) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not; its last parameters are what `word_kernel` fills in."""
+    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
+    columns = vectors * lanes
     per_word, sum_type, widened = words.per_word, words.accumulator, words.widened
     element, item = ("int32", 4) if widened else (words.stored, words.item_bytes)
     integer = sum_type == "int32"
@@ -112,7 +122,7 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
                 row[T.ramp(vj * lanes, 1, lanes)],
             )
 
-    @T.prim_func(s_tir=True)
+    @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         a: T.handle,
         b: T.handle,
@@ -126,7 +136,7 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
         mode: T.int32,
         flip: T.int32,
     ):
-        T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
+        T.func_attr({"tirx.noalias": True})
         A = T.match_buffer(a, (rows, depth * per_word), element, align=item, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (depth, columns), "int32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), sum_type, align=4, strides=[ldc, T.int64(1)])
@@ -169,6 +179,4 @@ def word_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimF
                             compute(A, row, acc, flip, depth, k, i, j)
             stages.end(C, mask, acc)
 
-    sums, word_names = vector_intrinsics(lanes, sum_type), vector_intrinsics(lanes, "int32")
-    placing = [("load", sums.load, 0), ("zero", sums.zero, 0), ("fetch", word_names.load, 1), ("store", sums.store, 0)]
-    return placed(kernel, placing + ([("begin", sums.load, 0)] if integer else [])).mod["main"]
+    return with_extents(kernel, rows, vectors)
