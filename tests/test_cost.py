@@ -124,3 +124,19 @@ def test_ties_go_to_the_earlier_strategy(name):
         once = priced(name).select(at, 2)
         assert twice.select(at, 2) == once
         assert selector(spec, strategies).select(at, 2) == once
+
+
+@pytest.mark.parametrize("m, n, k", [(400_000, 16, 16), (50_000, 121, 8)])
+def test_what_is_asked_for_at_once_is_seen_beyond_what_a_core_can_wait_for(m, n, k):
+    """A core with room for every line of a tile sees none of them; with less room, tall tiles see the more."""
+    one = priced("epyc-zen5")
+    roomy, narrow, none = (
+        np.asarray(
+            replace(one, rates=replace(one.rates, misses=lines)).costs(Shape(m, n, k), ONE_TASK, 1).terms()["exposed_a"]
+        )
+        for lines in (1e6, 24.0, 0.0)
+    )
+    seen = narrow - roomy
+    assert (seen >= 0).all() and (none >= narrow).all()
+    per_row = {s.l0.m: seen[i] for i, s in enumerate(one.strategies) if not (s.stage.swap or s.stage.dot)}
+    assert per_row[max(per_row)] > per_row[min(per_row)] == 0.0

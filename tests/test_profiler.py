@@ -42,6 +42,28 @@ def test_a_timer_is_believed() -> None:
     assert Profile.from_json(profile.to_json()) == profile
 
 
+class HeldUpTimer(SteadyTimer):
+    """The same, held up during all first repetitions of the second micro-kernel at its first depth."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def micro_kernel(
+        self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
+    ) -> list[float]:
+        self.calls += 1
+        times = super().micro_kernel(layout, rows, vectors, depth, calls, repetitions)
+        return [2 * seconds for seconds in times] if self.calls == 3 else times
+
+
+def test_what_holds_up_one_depth_changes_no_slope() -> None:
+    held_up, steady = (
+        acquire(load_spec("epyc-zen5"), [(1, 1), (4, 2)], 16, timer, ("tvm 0",)).kernels
+        for timer in (HeldUpTimer(), SteadyTimer())
+    )
+    assert [kernel.slope_s for kernel in held_up] == [kernel.slope_s for kernel in steady]
+
+
 def test_a_recording_is_replayed_where_the_device_is_absent() -> None:
     profile = acquire(load_spec("epyc-zen5"), shapes("epyc-zen5"), 16, None, ())
     assert profile.basis == "replayed" and profile.date and profile.versions

@@ -23,10 +23,11 @@ from vortex.effects import (
     exposed,
     latency,
     micro_kernel,
+    queued,
     reading,
     source_byte,
 )
-from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, Rates
+from vortex.rates import FETCHED_AHEAD, Rates
 
 
 @dataclass(frozen=True)
@@ -234,15 +235,16 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE, 1.0, 0.0))
     far_lines = rates.turned_leap * s.swap * loose_a * long_lines
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
+    first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
     far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
-    unforeseen = ops.most(jumps_a, leaps) + far_rows + far_lines
-    first_a = ops.name("first_a", ops.most(tile_a * source_a, unforeseen * issued))
+    stalls = ops.name("stalls", far_rows * issued)
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
-    # Short rows are asked for FETCHED_TILE ahead, a tile at a time: of a larger one little is there when it begins.
-    late = ops.where(FLOAT * height * p.k > FETCHED_TILE, ops.where(p.k <= FETCHED_AHEAD, 1.0 - a_is_col, 0.0), 0.0)
-    each_a = exposed(ops, first_a, one) + rates.late * late * first_a
-    exposed_a = (1.0 - s.pack_a) * blocks * tiles * each_a + pieces
+    # Of A and of C, the short rows of a tile are asked for ahead all at once.
+    short_a = ops.where(p.k <= FETCHED_AHEAD, (1.0 - a_is_col) * (1.0 - s.pack_a) * k, 0.0)
+    short_c = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * columns, 0.0)
+    burst = tiles * queued(ops, rates, FLOAT * height * (short_a + short_c), source)
+    exposed_a = (1.0 - s.pack_a) * blocks * tiles * (exposed(ops, first_a, one) + stalls) + pieces + burst
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     torn_b = ops.name("torn_b", loose * (long_lines * ((1.0 - s.swap) * panels)) * k * wait)
@@ -260,12 +262,12 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
-    again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, first_b)
-    # Rows that start in the same sets are asked for ahead like others: they are not in the way of what is used.
-    again_b = again_b * (1.0 - loose * colliding)
-    reload = tiles * (panels - 1.0) * exposed(ops, again_a, one) + ops.most(tiles - bands, 0.0) * exposed(
-        ops, again_b, across
-    )
+    # What L2 dropped is still in the outermost cache, if there is room.
+    outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
+    dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
+    again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
+    again = exposed(ops, again_a, one) + ops.where(reused_a <= rates.l2_bytes, 0.0, stalls)
+    reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * exposed(ops, again_b, across)
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)
@@ -277,7 +279,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * (
-        rates.turn_start + rows * columns * ops.most(rates.transpose * (rates.lanes / rows), FLOAT * rates.l2_byte)
+        rates.turn_start
+        + rows * columns * ops.most(rates.transpose * ops.most(rates.lanes / rows, 1.0), FLOAT * rates.l2_byte)
     )
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
     busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)

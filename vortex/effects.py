@@ -77,6 +77,11 @@ def latency(ops: Arithmetic, rates: Rates, footprint: Value, active: Value) -> V
     return beyond - beyond * held(ops, rates.l2_bytes * active, footprint)
 
 
+def queued(ops: Arithmetic, rates: Rates, asked: Value, byte: Value) -> Value:
+    """Seconds seen of so many bytes asked for at once: of lines past those that a core can wait for at a time."""
+    return rates.burst * ops.most(asked - rates.misses * rates.line_bytes, 0.0) * byte
+
+
 def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
     """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
 

@@ -82,6 +82,8 @@ class Profile:
         return SlopeTable(table)
 
 
+PASSES = 3
+"""Over all micro-kernels: what disturbs the repetitions of one depth, and so its slope, is over by the next."""
 REPETITIONS = 7
 CALL_SECONDS = 20e-6
 """Long enough for the clock's resolution, short enough that some repetition meets no interrupt."""
@@ -96,20 +98,24 @@ def measure(
     dtype: str = "float32",
 ) -> Profile:
     """Time every (rows, vectors) micro-kernel at two depths, operands in the innermost cache, and the load stages."""
-    inner = spec.memories[0].capacity_bytes // 2
-    kernels, isa = [], spec.multiplier(dtype)
-    for rows, vectors in sorted(shapes):
-        short = max(8, isa.depth)
-        long = max(4 * short, min(256, inner // (4 * (rows + vectors * lanes))) // isa.depth * isa.depth)
-        ideal = isa.step_cycles(rows, vectors) / spec.clock_hz
-        best, spread = {}, 0.0
-        for depth in (short, long):
-            calls = max(4, int(CALL_SECONDS / (ideal * depth)))
-            times = timer.micro_kernel(0, rows, vectors, depth, calls, REPETITIONS)
-            best[depth] = min(times)
-            spread = max(spread, statistics.median(times) / best[depth] - 1)
-        slope = (best[long] - best[short]) / (long - short)
-        kernels.append(Measurement(rows, vectors, max(0.0, best[short] - slope * short), slope, round(spread, 4)))
+    inner, isa = spec.memories[0].capacity_bytes // 2, spec.multiplier(dtype)
+    short = max(8, isa.depth)
+    seen: dict[tuple[int, int], tuple[list[float], list[float]]] = {at: ([], []) for at in sorted(shapes)}
+    depths = {
+        at: max(4 * short, min(256, inner // (4 * (at[0] + at[1] * lanes))) // isa.depth * isa.depth) for at in seen
+    }
+    for _ in range(PASSES):
+        for (rows, vectors), times in seen.items():
+            ideal = isa.step_cycles(rows, vectors) / spec.clock_hz
+            for depth, found in zip((short, depths[rows, vectors]), times, strict=True):
+                calls = max(4, int(CALL_SECONDS / (ideal * depth)))
+                found += timer.micro_kernel(0, rows, vectors, depth, calls, REPETITIONS)
+    kernels = []
+    for (rows, vectors), times in seen.items():
+        low, high = (min(found) for found in times)
+        slope = (high - low) / (depths[rows, vectors] - short)
+        spread = max(0.0, *(statistics.median(found) / min(found) - 1 for found in times))
+        kernels.append(Measurement(rows, vectors, max(0.0, low - slope * short), slope, round(spread, 4)))
     outer = spec.memories[1].capacity_bytes
     copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
     transpose = min(timer.load_stage(1, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
@@ -234,7 +240,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         partial=EFFECTS.partial,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
-        late=EFFECTS.late,
+        misses=EFFECTS.misses,
+        burst=EFFECTS.burst,
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
         row_piece=EFFECTS.row_piece,

@@ -80,9 +80,11 @@ class Rates:
     streams: float
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float
-    """Share of the latency of lines in further rows of A that is seen."""
-    late: float
-    """Share of the load of a tile of short rows that is seen if the tile is larger than what is asked for ahead."""
+    """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    misses: float
+    """Lines that one core can wait for at a time,"""
+    burst: float
+    """and the share of the load of further ones that is seen, if all were asked for at once."""
     leap: float
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float
@@ -147,10 +149,12 @@ class Effects:
     """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float = 0.185
-    """Share of the latency of lines in further rows of A that is seen."""
-    late: float = 0.45
-    """Share of the load of a tile of short rows that is seen if the tile is larger than what is asked for ahead."""
+    unfollowed: float = 0.05
+    """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    misses: float = 24.0
+    """Lines that one core can wait for at a time: buffers of the innermost cache for what it misses,"""
+    burst: float = 0.7
+    """and the share of the load of further ones that is seen, if all were asked for at once."""
     leap: float = 0.08
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float = 0.135
