@@ -1,9 +1,12 @@
 """Whole networks of the evaluation: cases, how their lines become a page, and that torch is needed by workers alone."""
 
+import math
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -38,6 +41,47 @@ class TestCases:
         few = networks.inputs_of("resnet18", Options(2, inputs=5))
         assert sorted(every) == sorted(NETWORKS["resnet18"].inputs) and few == every[:5]
         assert {size for *_, size in few} > {224} and max(batch for batch, *_ in few) > 1
+
+
+class Worker:
+    """A system that takes a second for a thousand elements, on a clock of its own."""
+
+    clock = 0.0
+    versions: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, system: str, threads: int, module: str) -> None:
+        pass
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def ask(self, request: dict[str, Any], timeout: float = 0.0) -> dict[str, Any]:
+        match request["do"]:
+            case "prepare":
+                Worker.clock += math.prod(request["input"]) / 1000 / len(SYSTEMS)
+                return {"difference": 0.0, "compilations": 0}
+            case "open":
+                return {"seconds": 1.0}
+        return {"calls": 1, "best": 1.0, "median": 1.0}
+
+
+@pytest.mark.parametrize(("seconds", "lengths"), [(0.0, {"1"}), (0.4, {"1", "31", "120", "238"}), (math.inf, None)])
+def test_inputs_that_no_longer_fit_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, lengths: set[str] | None
+):
+    monkeypatch.setattr(Worker, "clock", 0.0)
+    monkeypatch.setattr(networks, "WorkerProcess", Worker)
+    monkeypatch.setattr(networks, "undisturbed", lambda timed, options: timed())
+    monkeypatch.setattr(networks, "time", SimpleNamespace(monotonic=lambda: Worker.clock))
+    with ExitStack() as stack:
+        one = networks.open_networks(Options(2, allow_busy=True), stack)
+        rows = one(networks.within(networks.Whole("bert-base"), seconds))
+    found = [row["input"] for row in rows if "input" in row and row["system"] == "vortex"]
+    assert found == sorted(found, key=int)
+    assert set(found) == (lengths or {str(length) for _, length in NETWORKS["bert-base"].inputs})
 
 
 class TestPage:

@@ -100,6 +100,17 @@ class TestMeasure:
             file.write('{"id": "2", "thre')
         assert run.measure(fake(4), OPTIONS, tmp_path, float("inf"), quiet).done == 4
 
+    def test_cases_that_can_be_cut_short_share_what_is_left(self, tmp_path: Path):
+        given: list[float] = []
+
+        def within(case: Fake, seconds: float) -> Fake:
+            given.append(seconds)
+            return case
+
+        limited = replace(fake(4), within=within)
+        run.measure(limited, OPTIONS, tmp_path, time.monotonic() + 600, quiet)
+        assert given == pytest.approx([150, 200, 300, 600], rel=0.05)  # those before took no time
+
     def test_a_disturbed_case_is_left_for_another_time(self, tmp_path: Path):
         assert run.measure(fake(4, disturbed="2"), OPTIONS, tmp_path, float("inf"), quiet).done == 3
         assert run.measure(fake(4), OPTIONS, tmp_path, float("inf"), quiet).done == 4
