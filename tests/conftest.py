@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,21 +35,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 FEW_TILES = {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}
 
 
-def compiled(operator: Operator) -> GemmKernel:
+def few_tiles(operator: Operator) -> Any:
     """A library of this machine with few register tiles, L0 computed: all that is wanted is its results.
 
     From the cache on disk, if an earlier run of the same sources left it there.
     """
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    kernel = vortex.compile(operator, what_if(load_spec("native"), FEW_TILES))
+    return vortex.compile(operator, what_if(load_spec("native"), FEW_TILES))
+
+
+def compiled(operator: Operator) -> GemmKernel:
+    """The same of products."""
+    kernel = few_tiles(operator)
     assert isinstance(kernel, GemmKernel)
     return kernel
 
 
 @pytest.fixture(scope="session")
 def small() -> HardwareSpec:
-    """The hardware that `compiled` compiles for."""
+    """The hardware that `few_tiles` compiles for."""
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
     return what_if(load_spec("native"), FEW_TILES)
@@ -57,12 +62,12 @@ def small() -> HardwareSpec:
 
 @pytest.fixture(scope="session")
 def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `.vortex` file compiled for this machine."""
+    """A `.vortex` file compiled for this machine; the commands and the manual find its library in the cache."""
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
     if not LIBRARY:
         path = tmp_path_factory.mktemp("library") / "native.vortex"
-        vortex.compile("gemm", hw="native", cache=False).save(path)
+        vortex.compile("gemm", hw="native").save(path)
         LIBRARY.append(path)
     return LIBRARY[0]
 
@@ -82,11 +87,9 @@ def conv_library() -> Library:
 
 @pytest.fixture(scope="session")
 def fused_conv_library() -> Library:
-    """The same with an epilogue."""
-    if not {"avx2", "fma"} <= cpu_flags():
-        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    chain = bias() >> residual() >> relu()
-    return vortex.compile(Conv2d(epilogue=chain), hw="native", cache=False).library
+    """One with an epilogue, of few register tiles: the others are in the library without."""
+    library: Library = few_tiles(Conv2d(epilogue=bias() >> residual() >> relu())).library
+    return library
 
 
 @pytest.fixture(scope="session")
