@@ -7,10 +7,12 @@ the outer product's single chain.
 
 from __future__ import annotations
 
+from functools import cache
+
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import placed, vector_intrinsics
+from vortex.codegen.cpu_tile import filled, placed, vector_intrinsics, with_extents
 
 
 def dot_symbol(rows: int, columns: int) -> str:
@@ -22,6 +24,17 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
 
     `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`, strides in elements.
     """
+    kernel = filled(_form(lanes), dot_symbol(rows, columns), rows, columns)
+    names = vector_intrinsics(lanes)
+    schedule = placed(kernel, (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1)))
+    schedule.unroll(schedule.get_loops(schedule.get_sblock("compute"))[-1])
+    return schedule.mod["main"]
+
+
+@cache
+def _form(lanes: int) -> tirx.PrimFunc:
+    """The kernel of every tile; its last parameters are what `dot_kernel` fills in."""
+    rows, columns = (tirx.Var(name, "int32") for name in ("rows", "columns"))
     count = rows * columns
 
     def fold(partial: tirx.Buffer, at: tirx.Var) -> None:
@@ -31,7 +44,7 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
             turned = T.Shuffle([vector], [(lane + half) % lanes for lane in range(lanes)])
             T.buffer_store(partial, vector + turned, [at, T.ramp(0, 1, lanes)])
 
-    @T.prim_func(s_tir=True)
+    @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         x: T.handle,
         y: T.handle,
@@ -43,7 +56,7 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
         column_stride: T.int64,
         accumulate: T.int32,
     ):
-        T.func_attr({"global_symbol": dot_symbol(rows, columns), "tirx.noalias": True})
+        T.func_attr({"tirx.noalias": True})
         X = T.match_buffer(x, (rows, depth), "float32", align=4, strides=[ldx, T.int64(1)])
         Y = T.match_buffer(y, (columns, depth), "float32", align=4, strides=[ldy, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[row_stride, column_stride])
@@ -99,7 +112,4 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
                         else:
                             C[vi, vj] = acc[vi * columns + vj, 0]
 
-    names = vector_intrinsics(lanes)
-    schedule = placed(kernel, (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1)))
-    schedule.unroll(schedule.get_loops(schedule.get_sblock("compute"))[-1])
-    return schedule.mod["main"]
+    return with_extents(kernel, rows, columns)
