@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from recorded import machine, tree, write
@@ -46,3 +48,25 @@ class TestQuota:
             "import sys; import vortex.affinity; sys.exit(any(m in sys.modules for m in ('pydantic', 'tvm', 'numpy')))"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+POOL = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from vortex.affinity import end_with_parent
+with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), end_with_parent) as pool:
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_workers_do_not_outlive_a_process_that_is_killed():
+    with subprocess.Popen([sys.executable, "-c", POOL], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        worker = Path("/proc", process.stdout.readline().strip(), "stat")
+        assert worker.exists()
+        process.kill()
+    gone = time.monotonic() + 10
+    while worker.exists() and worker.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < gone, "the worker still waits"
+        time.sleep(0.01)

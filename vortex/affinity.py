@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Collection
 
 from vortex.errors import DeviceError
 
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 """Linux: the system call, ARCH_REQ_XCOMP_PERM and the number of the state (Documentation/arch/x86/xstate.rst)."""
+PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 
 
 def available_cpus(root: str = "/", cpus: Collection[int] | None = None) -> tuple[int, ...]:
@@ -97,6 +100,14 @@ def cpu_flags(root: str = "/") -> frozenset[str]:
         if line.startswith("flags"):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process when the thread that forked it ends, however that does.
+
+    Workers of a pool would wait for their next task for ever where its process was killed, at a time limit for one.
+    """
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def request_tiles() -> None:

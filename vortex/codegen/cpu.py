@@ -13,6 +13,7 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
+from vortex.affinity import end_with_parent
 from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
@@ -131,7 +132,7 @@ def emit_objects(
     tasks = [*stored, *products, *more]
     paths = [folder / f"objects_{index}.o" for index in range(len(tasks))]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent) as pool:
         jobs = [pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)]
         for done, job in enumerate(jobs, 1):
             job.result()

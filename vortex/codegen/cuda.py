@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vortex.affinity import end_with_parent
 from vortex.codegen import cuda_core, cuda_reduce, cuda_skinny, nvrtc, tensor_core, tensor_core_hopper
 from vortex.codegen.cuda_form import PLAIN, Form
 from vortex.codegen.cuda_lower import STORED, KernelSource, alone
@@ -178,7 +179,7 @@ def emit(
     emitted: list[Emitted] = []
     # Forked like the CPU's objects: a spawned process would run its parent's script again. TVM starts no thread before
     # its first parallel run, and NVRTC is opened in the children only.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent) as pool:
         jobs = [
             pool.submit(
                 _emit_unit,
