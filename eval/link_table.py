@@ -15,6 +15,7 @@ from vortex import operators
 from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
 from vortex.codegen.cpu import STAGES, Parts, dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
@@ -48,7 +49,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     dots = dot_shapes(hardware.instruction(manifest.dtype).registers, strategies)
-    parts = Parts(LAYOUTS, STAGES, dots, store_of(operator), prologue_of(operator), fixed(operator))
+    held = held_tile(strategies)
+    parts = Parts(LAYOUTS, STAGES, dots, store_of(operator), prologue_of(operator), fixed(operator), held)
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)

@@ -47,11 +47,11 @@ def padded(plan: Any, m: int, n: int) -> tuple[int, int]:
 def masks_plan(gemm: Any, case: Case, threads: int, kind: dict[str, Any]) -> tuple[Any, tuple[int, int]]:
     """The plan of least predicted time if every strategy had its register tile alone, and the extents it runs on."""
     options = [p for p in gemm.plans(case.m, case.n, case.k, threads=threads, **kind) if not p.regions]
-    extents = {padded(p, case.m, case.n) for p in options if not p.strategy.stage.dot}
+    extents = {padded(p, case.m, case.n) for p in options if p.strategy.stage.tiled}
     found = []
     for m, n in extents:
         for plan in gemm.plans(m, n, case.k, threads=threads, **kind):
-            if not plan.regions and not plan.strategy.stage.dot and padded(plan, case.m, case.n) == (m, n):
+            if not plan.regions and plan.strategy.stage.tiled and padded(plan, case.m, case.n) == (m, n):
                 found.append((plan.seconds, plan, (m, n)))
     _, plan, size = min(found, key=lambda entry: (entry[0], label(entry[1])))
     return plan, size
@@ -59,7 +59,7 @@ def masks_plan(gemm: Any, case: Case, threads: int, kind: dict[str, Any]) -> tup
 
 def loss(plan: Any, m: int, n: int, threads: int) -> float:
     """1 - useful / (cores x largest task): what padding and the last wave of one register tile leave unused."""
-    if plan.strategy.stage.dot:
+    if not plan.strategy.stage.tiled:
         return 0.0
     tile, grid = plan.strategy.l0, plan.grid
     if plan.strategy.stage.swap:
@@ -94,7 +94,7 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
     off = gemm.plan(*shape, threads=threads, **how.kind)
     gemm.polymerize(True)
     masks, (m, n) = off, (case.m, case.n)
-    if not off.strategy.stage.dot:  # dot tiles of every height exist, and none is wider than what it computes
+    if off.strategy.stage.tiled:  # kernels of the other families have every height, and compute no more than there is
         masks, (m, n) = masks_plan(gemm, case, threads, {name: how.kind[name] for name in how.kind if name != "ldb"})
     large = enlarged(operands, m, n)
     wide = runner(gemm, large, packed)

@@ -169,7 +169,7 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS
 
 def parts(plan: Any, terms: dict[str, float]) -> dict[str, float]:
     """The terms of a prediction as seconds that add up to it: all waves of each, and what traffic leaves exposed."""
-    if plan.strategy.stage.dot or plan.regions:  # told as a whole
+    if plan.regions or not plan.strategy.stage.tiled:  # told as a whole
         return {name: value for name, value in terms.items() if name != "total"}
     waves = -(-plan.grid.m * plan.grid.n * plan.grid.k // plan.workers)
     once = {name: terms[name] for name in ("start", "parts")}

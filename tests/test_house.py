@@ -77,6 +77,7 @@ MODULES = (
     "codegen.cpu_tile",
     "codegen.cpu_kernels",
     "codegen.cpu_dot",
+    "codegen.cpu_held",
     "codegen.cpu_load",
     "codegen.cpu_conv",
     "codegen.cpu_depthwise",

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from priced import found
@@ -15,12 +16,17 @@ FEW = 4
 """Vectors that a kernel may keep on the stack outside its loop: masks and what they are made of."""
 
 
+def disassembled(path: Path) -> str:
+    if not shutil.which("objdump"):
+        pytest.skip("needs objdump")
+    command = ["objdump", "-d", "--no-show-raw-insn", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], str]:
     """Assembly of the register tiles of a sieve, at every height that a residue may take, by (rows, vectors)."""
     pytest.importorskip("tvm")
-    if not shutil.which("objdump"):
-        pytest.skip("needs objdump")
     from vortex.codegen.cpu_kernels import RegisterTile, micro_kernel
     from vortex.codegen.lower import compile_object, cpu_target
 
@@ -28,9 +34,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], s
     tiles = [RegisterTile(rows, vectors, "row") for vectors, most in tallest.items() for rows in range(1, most + 1)]
     path = tmp_path_factory.mktemp("l0") / "l0.o"
     compile_object([micro_kernel(tile, LANES) for tile in tiles], cpu_target(SPEC.llvm_cpu), path)
-    command = ["objdump", "-d", "--no-show-raw-insn", str(path)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    parts = re.findall(r"<vortex_l0_row_(\d+)x(\d+)>:\n(.*?)(?=\n\n|\Z)", text, re.S)
+    parts = re.findall(r"<vortex_l0_row_(\d+)x(\d+)>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
     return {(int(rows), int(vectors)): body for rows, vectors, body in parts}
 
 
@@ -45,3 +49,17 @@ def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int,
     for (_, vectors), body in kernels.items():
         asked = len(re.findall("prefetcht0", body))
         assert asked >= vectors + 1 and asked % (vectors + 1) == 0
+
+
+def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> None:
+    """Every register has its place: one more, and B would be loaded again for every few rows."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_held import held_kernel
+    from vortex.codegen.lower import compile_object, cpu_target
+
+    held = next(strategy.l0 for strategy in found(SPEC).strategies if strategy.stage.held)
+    path = tmp_path / "held.o"
+    compile_object([held_kernel(held.m, held.k, LANES)], cpu_target(SPEC.llvm_cpu), path)
+    body = disassembled(path)
+    assert len(re.findall(r"vfmadd.*1to16", body)) >= held.m * held.k
+    assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)

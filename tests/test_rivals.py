@@ -386,7 +386,7 @@ def runner(gemm: GemmKernel) -> Runner:
 
 
 def outer_products(runner: Runner, trans_b: bool) -> list[Strategy]:
-    strategies: list[Strategy] = [s for s in runner.kernels.strategies if not (s.stage.dot or s.stage.swap)]
+    strategies: list[Strategy] = [s for s in runner.kernels.strategies if s.stage.tiled and not s.stage.swap]
     return [s for s in strategies if s.stage.pack_b or not trans_b]
 
 

@@ -42,10 +42,19 @@ class Stage:
     swap: bool = False
     dot: bool = False
     """The dot family: no outer products, vectors run along k; its sums have another order than those of all others."""
+    held: bool = False
+    """The held family: a vector of all that B has of a step of k stays in registers while rows of A stream past."""
+
+    @property
+    def tiled(self) -> bool:
+        """Whether L0 is a register tile, as it is of all but the dot and the held family."""
+        return not (self.dot or self.held)
 
     def __str__(self) -> str:
         if self.dot:
             return "dot products along k"
+        if self.held:
+            return "B held in registers, rows of A stream past"
         packed = {(0, 0): "none", (1, 0): "A", (0, 1): "B", (1, 1): "A and B"}[self.pack_a, self.pack_b]
         turned = "turned over, " if self.swap else ""
         return f"{turned}pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
@@ -209,6 +218,31 @@ def dot_strategy(registers: int, lanes: int) -> Strategy:
     return Strategy(Tile(DOT_ROWS, max(dot_tiles(registers)), lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
 
 
+HELD_ROWS = 256
+"""Rows that all panels of B pass before the next ones: what they have of A and C for a step of k stays in L1."""
+
+
+def longest_run(depth: int) -> int:
+    """Steps of k at a time in a held kernel of at most `depth`: a power of two, twice of which are not in `depth` + 1.
+
+    A kernel for every k up to n - 1 has runs of so many, n a multiple of them, and of every smaller power of two.
+    """
+    return 1 << max((depth + 1).bit_length() - 2, 0)
+
+
+def held_strategies(registers: int, rows: int, lanes: int) -> tuple[Strategy, ...]:
+    """The strategy of the held family: `rows` accumulators, one register to stream A through, all others hold B.
+
+    None where no registers are left for B.
+    """
+    free = registers - rows - 1
+    if free < 1:
+        return ()
+    depth = (free + 1) // longest_run(free) * longest_run(free) - 1
+    rounds = max(HELD_ROWS // rows, 1) * rows
+    return (Strategy(Tile(rows, lanes, depth), Tile(rounds, WHOLE, depth), Stage(held=True)),)
+
+
 def sieve(rkernel: RKernel) -> Sieve:
     """Algorithm 2 for every level below the outermost one, innermost first."""
     tiles, admitted0 = register_tiles(rkernel)
@@ -234,8 +268,11 @@ def sieve(rkernel: RKernel) -> Sieve:
         # Words are gathered for outer products: neither is the product turned over, nor are there dot products along k.
         return Sieve(tiles, tuple(strategies), admitted)
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
+    held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes)
     return Sieve(
-        tiles, (*strategies, dot_strategy(isa.registers, isa.lanes)), (*admitted, Admitted("dot", "DotTiles", 1))
+        tiles,
+        (*strategies, dot_strategy(isa.registers, isa.lanes), *held),
+        (*admitted, Admitted("dot", "DotTiles", 1), Admitted("held", "HeldTiles", len(held))),
     )
 
 

@@ -14,6 +14,7 @@ from vortex.axes import extents, fixed
 from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
 from vortex.codegen.cpu import Addition, Parts, dot_shapes, emit_library, emit_objects, load_stages
+from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
@@ -67,7 +68,7 @@ def compile(
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     dots = dot_shapes(isa.registers, found.strategies)
     nests, prologue = load_stages(found.strategies, layouts), prologue_of(operator)
-    parts = Parts(layouts, nests, dots, store_of(operator), prologue, fixed(operator))
+    parts = Parts(layouts, nests, dots, store_of(operator), prologue, fixed(operator), held_tile(found.strategies))
 
     def emitting(what: str, share: float) -> None:
         progress(what, 0.05 + 0.6 * share)

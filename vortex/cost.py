@@ -51,6 +51,8 @@ class Strategies:
     """1 where the product is turned over: C^T = B^T A^T."""
     dot: Value
     """1 for the dot family."""
+    held: Value
+    """1 for the held family."""
     plain: Value
     """1 where an unpacked, untransposed B (of the turned product: A^T) is accepted."""
     transposed: Value
@@ -161,6 +163,32 @@ def dot_products(
     once = compute + waits + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
+
+
+def held_rows(
+    ops: Arithmetic,
+    rates: Rates,
+    s: Strategies,
+    rows: Value,
+    columns: Value,
+    panels: Value,
+    k: Value,
+    steps: Value,
+    stream: Value,
+    waits: Value,
+) -> Value:
+    """Seconds of one task of the held family, which streams what it touches in `stream`.
+
+    `waits` are the latencies of all lines of its rows. The rows that are left over go one by one, each multiply-add
+    after the one before.
+    """
+    left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
+    waiting = rows + left * (rates.latency_issues - 1.0)
+    strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
+    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * ((rates.held_row + strided) * rows)
+    rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
+    compute = ops.name("held_compute", panels * (body + rounds))
+    return compute + exposed(ops, stream, compute) + rates.held_late * waits
 
 
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -291,6 +319,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     accepted = plain * s.plain + transposed * s.transposed * (1.0 - s.swap * p.prepacked) + prepacked * s.prepacked
     dot, possible = dot_products(ops, rates, p, footprint, source, waves)
     start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
+    stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
+    waits = (bytes_a + bytes_c) / rates.line_bytes * wait
+    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
+    accepted = accepted - s.held * a_is_col
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning

@@ -82,6 +82,7 @@ class GemmKernel(Planner):
         self._gemm, self._gemm_new, self._gemm_packed, self._gemm_new_packed, self._planned, *rest = calls
         self._pack, self._readable = rest
         self._threads = Listener(*map(self.module.get_function, ("set_threads", "borrow_threads")))
+        self._held = max((strategy.l0.k for strategy in self.strategies if strategy.stage.held), default=0)
         dots = any(strategy.stage.dot for strategy in self.strategies)
         self._few = max(dot_tiles(round(self.manifest.rates.registers))) if dots else 0
 
@@ -190,7 +191,8 @@ class GemmKernel(Planner):
         n, k = (rows, columns) if transpose else (columns, rows)
         self._check_fixed(n=n, k=k)
         panel, lanes, words = self.manifest.panel, self.manifest.lanes, WORDS.get(self.manifest.words)
-        few = 0 < n <= self._few and words is None
+        # A short k is for the held family, which reads rows of B; a single column is both.
+        few = 0 < n <= self._few and words is None and (n == 1 or k > self._held)
         narrow = n <= max(panel, WIDEST_PANEL * lanes) and words is None
         flags = TRANSPOSE_B * transpose
         try:

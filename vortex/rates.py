@@ -115,6 +115,16 @@ class Rates:
     """Seconds between one of its micro-kernels and the next,"""
     fold: float
     """and to add up and store one sum."""
+    held_step: float
+    """Multiply-adds in whose time the held family does one: what it loads of A keeps it from full issue."""
+    held_row: float
+    """Seconds to begin and to store a vector of C,"""
+    held_enter: float
+    """to get into its kernel,"""
+    held_load: float
+    """and to load a vector of B."""
+    held_late: float
+    """Share of the latency that is seen for each line of its rows: it asks for none of them ahead."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
@@ -185,6 +195,16 @@ class Effects:
     """Cycles between one of its micro-kernels and the next,"""
     fold_cycles: float = 2.7
     """and to add up and store one of its sums."""
+    held_step: float = 1.15
+    """Multiply-adds in whose time the held family does one."""
+    held_row_cycles: float = 1.5
+    """Cycles in which it begins and stores a vector of C,"""
+    held_enter_cycles: float = 30.0
+    """gets into its kernel,"""
+    held_load_cycles: float = 1.0
+    """and loads a vector of B."""
+    held_late: float = 0.003
+    """Share of the latency that is seen for each line of its rows."""
     tile_enter_cycles: float = 12.0
     """Cycles between one micro-kernel and the next in an L1 nest,"""
     tile_row_cycles: float = 2.6

@@ -179,10 +179,14 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         pack_b=column([g.pack_b for g in stage]),
         swap=column([g.swap for g in stage]),
         dot=column([g.dot for g in stage]),
+        held=column([g.held for g in stage]),
         plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
         prepacked=column(
-            [float(not (g.dot or g.swap or g.pack_b) and panel == t.n) for g, t in zip(stage, l0, strict=True)]
+            [
+                float(g.held or (not (g.dot or g.swap or g.pack_b) and panel == t.n))
+                for g, t in zip(stage, l0, strict=True)
+            ]
         ),
     )
 

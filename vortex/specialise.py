@@ -32,7 +32,7 @@ def specialised(operator: Operator, hardware: HardwareSpec, found: Sieve, lanes:
     chosen, _ = analyze(found.strategies, machine, table, lanes, hardware.cores, most, known)
     tiles, stages = {strategy.l0 for strategy in chosen}, {strategy.stage for strategy in chosen}
     strategies = tuple(s for s in found.strategies if s.stage.dot or (s.l0 in tiles and s.stage in stages))
-    needed = MEASURED | micro_kernels([s for s in strategies if not s.stage.dot], lanes, fixed(operator))
+    needed = MEASURED | micro_kernels([s for s in strategies if s.stage.tiled], lanes, fixed(operator))
     kept = tuple(tile for tile in found.register_tiles if (tile.m, tile.n // lanes) in needed)
     counts = Admitted("L0", "KnownExtents", len(kept)), Admitted("L1", "KnownExtents", len(strategies))
     return replace(found, register_tiles=kept, strategies=strategies, admitted=(*found.admitted, *counts))

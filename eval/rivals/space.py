@@ -180,7 +180,8 @@ def features(kernel: MicroKernel) -> list[float]:
 
 def chains_of(strategies: Sequence[Strategy], transpose_b: bool) -> tuple[Strategy, ...]:
     """The distinct chains of register tile, step of k and load stage that can serve an unpacked B."""
-    stages = [s for s in strategies if not (s.stage.dot or s.stage.swap) and (s.stage.pack_b or not transpose_b)]
+    plain = [s for s in strategies if s.stage.tiled and not s.stage.swap]
+    stages = [s for s in plain if s.stage.pack_b or not transpose_b]
     return tuple(dict.fromkeys(Strategy(s.l0, Tile(WHOLE, WHOLE, s.l1.k), s.stage) for s in stages))
 
 

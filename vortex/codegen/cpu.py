@@ -16,6 +16,7 @@ from tvm import tirx
 from vortex.affinity import end_with_parent
 from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
+from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, STORE_SYMBOL, LoadStage, dispatch, dispatch_symbol, nest
@@ -36,8 +37,8 @@ Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
 
 SOURCES = (
-    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "regions.c", "batch.c", "grouped.c",
-    "select.c", "polymerize.c", "door.c", "batch_door.c",
+    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c", "batch.c",
+    "grouped.c", "select.c", "polymerize.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
@@ -63,11 +64,13 @@ class Parts:
     prologue: Epilogue
     fixed: Mapping[str, int]
     """Extents that every call has; others are refused."""
+    held: tuple[int, int] | None
+    """Rows and depth of the kernel of the held family."""
 
 
 def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
     """The nests that strategies run, for these layouts of A and any B."""
-    wanted = {(s.stage.rows_first, s.stage.pack_a, s.stage.pack_b) for s in strategies if not s.stage.dot}
+    wanted = {(s.stage.rows_first, s.stage.pack_a, s.stage.pack_b) for s in strategies if s.stage.tiled}
     of_layout = [stage for stage in STAGES if stage.layout in layouts]
     return tuple(stage for stage in of_layout if (stage.rows_first, stage.pack_a, stage.pack_b != "none") in wanted)
 
@@ -150,6 +153,7 @@ def float_tasks(shapes: Iterable[tuple[int, int]], parts: Parts) -> list[Task]:
     return [
         (_emit_rest, tiles),
         *([(_emit_dots, parts.dots)] if parts.dots else []),
+        *([(emit_held, parts.held)] if parts.held else []),
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
@@ -246,10 +250,15 @@ def library_table(
             f"const int64_t vx_fixed[3] = {{{extents}}};",
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
-            *(word_table(words) if words else [*dot_table(parts.dots), *nest_table(parts.nests)]),
+            *(word_table(words) if words else float_table(parts)),
             "",
         ]
     )
+
+
+def float_table(parts: Parts) -> list[str]:
+    """C source of the kernels and nests of float32 operands."""
+    return [*dot_table(parts.dots), *held_table(parts.held), *nest_table(parts.nests)]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

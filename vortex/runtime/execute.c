@@ -67,7 +67,7 @@ void vx_run_outer(void *context, int64_t index) {
   int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
   int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
   if (at_once)
-    c_floats = s->rows * (width + vx_lanes);
+    c_floats = (s->held ? tile_m : s->rows) * (width + vx_lanes);
   else if (apart && !s->swap)
     c_floats = m * (tile_n + vx_lanes);
   int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;
@@ -126,7 +126,8 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
               .grid_n = plan->grid_n, .splits = plan->splits};
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = (work.call.n + width - 1) / width;
-  work.nest = vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
+  work.nest = s->held ? vx_held_nest
+                      : vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
   work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;

@@ -94,6 +94,7 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   if (strategy < 0 || strategy >= vx_strategy_count) return 0;
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_columns(call) != 0;
+  if (s->held) return !call->transpose_a && !call->transpose_b;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
   if (VX_WORDS && !call->packed) return s->pack_b != 0;
   return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;

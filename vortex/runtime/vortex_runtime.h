@@ -33,6 +33,7 @@ typedef struct {
   int64_t rows_first, pack_a, pack_b;
   int64_t swap; /* computes C^T = B^T A^T and stores it transposed */
   int64_t dot;  /* vectors run along k; nothing above applies */
+  int64_t held; /* B stays in registers, `tile_k` steps of k of one vector; `tile_m` rows pass before the next vector */
 } vx_strategy;
 
 /* What the selector writes: the strategy and how L2 cuts each product of a batch: the output into `grid_m` x `grid_n` blocks, and k
@@ -144,6 +145,15 @@ extern const vx_strategy vx_strategies[];
 extern const int64_t vx_strategy_count;
 extern const vx_nest vx_nests[2][2][2][3];
 extern const int64_t vx_lanes;
+
+/* The kernel of the held family, 0 where there is none: walks over `count` rows; and held.c's nest around it. */
+typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
+                           int64_t ldc, int32_t last, int32_t accumulate);
+extern const vx_held vx_held_tile;
+int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
+                     int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
+                     int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
+                     const vx_store *store, int32_t finish);
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16

@@ -1,0 +1,109 @@
+"""The held family: a kernel that keeps B in registers, against the outer products and against integers."""
+
+from itertools import accumulate, product
+
+import numpy as np
+import pytest
+from test_gemm import integers, reals
+
+from vortex.candidates import held_strategies, longest_run
+from vortex.codegen.cpu_held import runs
+from vortex.launcher import GemmKernel
+from vortex.selector import LaunchPlan, OperandB, Shape
+
+
+def plans_of(gemm: GemmKernel, m: int, n: int, k: int, packed: bool) -> tuple[list[LaunchPlan], LaunchPlan]:
+    """The plans of the held family on every grid, and one of the outer products."""
+    found = [plan for plan in gemm.plans(m, n, k, threads=2, packed=packed) if not plan.regions]
+    held = [plan for plan in found if plan.strategy.stage.held]
+    return held, next(plan for plan in found if plan.strategy.stage.tiled)
+
+
+@pytest.fixture(scope="module")
+def held_gemm(gemm: GemmKernel) -> GemmKernel:
+    if not any(strategy.stage.held for strategy in gemm.strategies):
+        pytest.skip("the analyzer kept no held strategy on this machine")
+    return gemm
+
+
+@pytest.mark.parametrize("registers", [8, 16, 32])
+def test_runs_make_up_every_depth(registers: int) -> None:
+    for rows in range(1, registers):
+        for strategy in held_strategies(registers, rows, 16):
+            depth = strategy.l0.k
+            assert rows + depth + 1 <= registers
+            assert 2 * longest_run(depth) <= depth + 1 or depth == 1
+            parts = runs(depth)
+            starts = [0, *accumulate(run.steps for run in parts)]
+            assert [run.first for run in parts] == starts[:-1] and starts[-1] == depth
+            for k in range(depth + 1):
+                there = [run for run in parts if (k >= run.first + run.steps if run.whole else k & run.steps)]
+                assert sum(run.steps for run in there) == k, (depth, k)
+
+
+def test_no_held_kernel_without_registers_for_b() -> None:
+    assert held_strategies(16, 15, 8) == ()
+    assert held_strategies(16, 14, 8)[0].l0.k == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_short_k_has_the_bits_of_outer_products(held_gemm: GemmKernel, packed: bool) -> None:
+    """Two steps of k at L1 among them; heights that leave rows over, widths that leave lanes empty; panels of B."""
+    shapes = [(13, 101), (300, 230)] if packed else [(1, 5), (13, 16), (300, 21)]
+    for k, (m, n) in product(range(1, 51), shapes):
+        a, b = reals(m, k), reals(k, n)
+        right = held_gemm.pack(b) if packed else b
+        held, outer = plans_of(held_gemm, m, n, k, packed)
+        assert held
+        expected = np.full((m, n), np.nan, np.float32)
+        held_gemm.run(outer, a, right, expected)
+        for plan in held:
+            out = np.full((m, n), np.nan, np.float32)
+            held_gemm.run(plan, a, right, out)
+            assert np.array_equal(out, expected), (m, n, k, plan)
+
+
+def test_it_adds_to_what_is_there(held_gemm: GemmKernel) -> None:
+    for m, n, k in [(3001, 12, 8), (2500, 16, 23), (4000, 7, 1)]:
+        a, b, c = integers(m, k), integers(k, n), integers(m, n)
+        assert held_gemm.plan(m, n, k, threads=2).strategy.stage.held
+        expected = c + a @ b
+        held_gemm(a, b, out=c, accumulate=True)
+        assert np.array_equal(c, expected)
+
+
+def test_many_columns_and_strides(held_gemm: GemmKernel) -> None:
+    m, n, k = 37, 200, 9
+    a, b, wide = integers(m, k + 5)[:, :k], integers(k, n + 3)[:, :n], np.full((m, n + 7), 5, np.float32)
+    for plan in plans_of(held_gemm, m, n, k, False)[0]:
+        held_gemm.run(plan, a, b, wide[:, :n])
+        assert np.array_equal(wide[:, :n], a @ b) and (wide[:, n:] == 5).all()
+
+
+def test_no_other_infinity_or_nan_reaches_an_element(held_gemm: GemmKernel) -> None:
+    """Registers for steps that k does not have, and lanes past the last column, take no part."""
+    a, b = integers(11, 6), integers(6, 7)
+    a[3, 2], b[4, 5] = np.inf, np.nan
+    for plan in plans_of(held_gemm, 11, 7, 6, False)[0]:
+        out = np.zeros((11, 7), np.float32)
+        held_gemm.run(plan, a, b, out)
+        with np.errstate(invalid="ignore"):
+            assert np.array_equal(np.isfinite(out), np.isfinite(a @ b))
+
+
+def test_it_is_chosen_for_a_tall_product_of_short_k(held_gemm: GemmKernel) -> None:
+    explanation = held_gemm.explain(5000, 12, 8, threads=1)
+    assert explanation.plan.strategy.stage.held and "B held in registers" in str(explanation)
+    assert set(explanation.terms) == {"held_products", "start", "parts", "total"}
+    assert explanation.terms["held_products"] > 0
+
+
+def test_what_it_reads_as_it_lies_alone(held_gemm: GemmKernel) -> None:
+    """Neither a transposed A nor a transposed B: their elements are not where its kernel looks for them."""
+    selector = held_gemm.manifest.selector()
+    shapes = [Shape(5000, 12, 8, OperandB.TRANSPOSED), Shape(5000, 12, 8, OperandB.PLAIN, a_is_col=True)]
+    assert not any(selector.select(shape, 1).strategy.stage.held for shape in shapes)
+    plan = held_gemm.plan(5000, 12, 8, threads=1)
+    assert plan.strategy.stage.held
+    with pytest.raises(ValueError, match="given plan"):
+        held_gemm.run(plan, integers(5000, 8), integers(12, 8), np.zeros((5000, 12), np.float32), transpose_b=True)

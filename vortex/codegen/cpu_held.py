@@ -1,0 +1,137 @@
+"""L0 of the held family on CPUs: B stays in registers, as much of it as a step of k takes, while rows of A stream past.
+
+It serves products of short k, where a register tile is over before its start has paid for itself: this kernel walks
+over the rows on its own, a few at a time, and reads them in the order they lie in memory. An element of C is the same
+chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from vortex.candidates import Strategy, longest_run
+from vortex.codegen.cpu_tile import masked_load, masked_store
+from vortex.codegen.lower import compile_object, cpu_target
+
+HELD_SYMBOL = "vortex_held"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring steps of k that are all there or all missing, their B in registers from `first` on."""
+
+    first: int
+    steps: int
+    whole: bool
+    """One of the longest runs, of which a k has as many as fit; else it is there if k has the bit `steps`."""
+
+
+def runs(depth: int) -> tuple[Run, ...]:
+    """Runs that make up every k of at most `depth`, see `longest_run`: of 23 steps 8, 8, 4, 2 and 1."""
+    longest = longest_run(depth)
+    sizes = [longest] * ((depth + 1) // longest - 1)
+    sizes += [longest >> shift for shift in range(1, longest.bit_length())]
+    return tuple(Run(sum(sizes[:at]), size, size == longest) for at, size in enumerate(sizes))
+
+
+def held_tile(strategies: Sequence[Strategy]) -> tuple[int, int] | None:
+    """Rows and depth of the kernel of the held family, if it is among the strategies."""
+    return next(((s.l0.m, s.l0.k) for s in strategies if s.stage.held), None)
+
+
+def emit_held(tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([held_kernel(*tile, lanes)], cpu_target(llvm_cpu), path)
+
+
+def held_table(held: tuple[int, int] | None) -> list[str]:
+    """C source that hands the kernel to `runtime/held.c`, or says that there is none."""
+    arguments = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t, int32_t"
+    return [
+        f"extern int32_t {HELD_SYMBOL}({arguments});",
+        f"const vx_held vx_held_tile = {HELD_SYMBOL if held else 0};",
+    ]
+
+
+def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
+    """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth`; `rows` rows of A at a time.
+
+    `symbol(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in elements; C
+    is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in a call,
+    costs less than a kernel for every k.
+    """
+    parts, longest = runs(depth), runs(depth)[0].steps
+
+    def there(run: Run, k: Any) -> Any:
+        return k >= run.first + longest if run.whole else T.bitwise_and(k, T.int64(run.steps)) != 0
+
+    def start(run: Run, k: Any) -> Any:
+        return T.int64(run.first) if run.whole else T.bitwise_and(k, T.int64(-2 * run.steps))
+
+    def at(place: int) -> list[Any]:
+        return [T.ramp(place * lanes, 1, lanes)]
+
+    def inside(last: Any) -> Any:
+        return T.ramp(0, 1, lanes) < T.broadcast(last, lanes)
+
+    def hold(B: Any, held: Any, k: Any, last: Any) -> None:
+        for run in parts:
+            with T.If(there(run, k)), T.Then():
+                for x in range(run.steps):
+                    line = T.address_of(B[start(run, k) + x, 0])
+                    T.buffer_store(held, masked_load(line, inside(last), lanes), at(run.first + x))
+
+    def multiply(A: Any, held: Any, acc: Any, first: Any, count: int, k: Any) -> None:
+        """All there is of k, for `count` rows from `first`."""
+        for run in parts:
+            with T.If(there(run, k)), T.Then():
+                for x, i in product(range(run.steps), range(count)):
+                    broadcast = T.broadcast(A[first + i, start(run, k) + x], lanes)
+                    T.buffer_store(acc, T.fma(broadcast, held[at(run.first + x)[0]], acc[at(i)[0]]), at(i))
+
+    @T.inline
+    def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
+        """C of `count` rows from `first`."""
+        if accumulate != 0:
+            for i in T.unroll(count):
+                acc[T.ramp(i * lanes, 1, lanes)] = masked_load(T.address_of(C[first + i, 0]), inside(last), lanes)
+        else:
+            for i in T.unroll(count):
+                acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+        multiply(A, held, acc, first, count, k)
+        for i in T.unroll(count):
+            T.evaluate(masked_store(acc[T.ramp(i * lanes, 1, lanes)], T.address_of(C[first + i, 0]), inside(last)))
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        count: T.int64,
+        k: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldc: T.int64,
+        last: T.int32,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": HELD_SYMBOL, "tirx.noalias": True})
+        A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
+        C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])
+        with T.sblock("root"):
+            held = T.sblock_alloc_buffer((depth * lanes,), "float32", scope="local")
+            acc = T.sblock_alloc_buffer((rows * lanes,), "float32", scope="local")
+            hold(B, held, k, last)
+            for block in T.serial(T.truncdiv(count, rows)):
+                some(A, C, held, acc, block * rows, rows, k, last, accumulate)
+            for row in T.serial(T.truncmod(count, rows)):
+                some(A, C, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last, accumulate)
+
+    return kernel
