@@ -161,7 +161,6 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
     def column(values: list[float]) -> Array:
         return np.array(values, np.float32)
 
-    chosen = [(s, s.stage) for s in strategies]
     l0, l1, stage = [s.l0 for s in strategies], [s.l1 for s in strategies], [s.stage for s in strategies]
     whole = [float(min(t.n, WHOLE)) for t in l1]
     return Strategies(
@@ -183,7 +182,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         held=column([g.held for g in stage]),
         plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
-        prepacked=column([float(g.held or (takes_packed(s) and panel == s.l0.n)) for s, g in chosen]),
+        prepacked=column([float(s.stage.held or (takes_packed(s) and panel == s.l0.n)) for s in strategies]),
     )
 
 
