@@ -186,74 +186,77 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 step,
                             )
                         )
-                    for x in T.serial(panels * tiles):
-                        t: T.let[T.int64] = T.truncmod(x, panels) if rows_first else T.truncdiv(x, tiles)
-                        u: T.let[T.int64] = T.truncdiv(x, panels) if rows_first else T.truncmod(x, tiles)
-                        j: T.let[T.int64] = j0 + t * width
-                        wide: T.let[T.int64] = T.min(width, j0 + nb - j)
-                        vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
-                        i: T.let[T.int64] = u * low + T.min(u, extra)
-                        height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
-                        origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
-                        # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
-                        follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
-                        onward: T.let[T.int64] = j0 + follows * width
-                        depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
-                        ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
-                        alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
-                        share: T.let[T.int64] = T.truncdiv(u * kb, tiles)
-                        if t == 0:
-                            if from_memory:  # noqa: SIM102
-                                # Rows this short end before the hardware has seen a stream.
-                                if kb == step and kb <= SHORT:
-                                    for q in T.serial(T.truncdiv(height * kb + LINE - 1, LINE)):
-                                        T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE]), 0))
-                            if ldc == nb and nb <= SHORT:
-                                # Rows of C that follow each other: their lines are owned before they are stored to.
-                                for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
-                                    T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
-                        place: T.let[T.int64] = (
-                            T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
-                        )
-                        T.evaluate(
-                            T.call_extern(
-                                "int32",
-                                compute,
-                                T.Cast("int32", height),
-                                T.Cast("int32", vecs),
-                                T.address_of(
-                                    (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
-                                ),
-                                T.address_of(SB[t * stride] if pack_b else B[origin]),
-                                T.address_of(C[place]),
-                                kb,
-                                step,
-                                width if pack_b else ldb,
-                                ldc,
-                                T.Cast("int32", wide - (vecs - 1) * lanes),
-                                add,
-                                T.address_of(
-                                    SB[follows * stride + share * width]
-                                    if pack_b
-                                    else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
-                                ),
-                                tiles,
+                    # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
+                    asked: T.let[T.int64] = T.truncdiv(kb, tiles)
+                    for x in T.serial(tiles if rows_first else panels):
+                        for y in T.serial(panels if rows_first else tiles):
+                            t: T.let[T.int64] = y if rows_first else x
+                            u: T.let[T.int64] = x if rows_first else y
+                            j: T.let[T.int64] = j0 + t * width
+                            wide: T.let[T.int64] = T.min(width, j0 + nb - j)
+                            vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+                            i: T.let[T.int64] = u * low + T.min(u, extra)
+                            height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
+                            origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
+                            # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
+                            follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
+                            onward: T.let[T.int64] = j0 + follows * width
+                            depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
+                            ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
+                            alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
+                            share: T.let[T.int64] = u * asked + T.min(u, kb - asked * tiles)
+                            if t == 0:
+                                if from_memory:  # noqa: SIM102
+                                    # Rows this short end before the hardware has seen a stream.
+                                    if kb == step and kb <= SHORT:
+                                        for q in T.serial(T.truncdiv(height * kb + LINE - 1, LINE)):
+                                            T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE]), 0))
+                                if ldc == nb and nb <= SHORT:
+                                    # Rows of C that follow each other: their lines are owned before they are stored to.
+                                    for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
+                                        T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
+                            place: T.let[T.int64] = (
+                                T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
                             )
-                        )
-                        if stores:  # noqa: SIM102
-                            if finish != 0 and p0 + kb == k:
-                                T.evaluate(
-                                    T.call_extern(
-                                        "int32",
-                                        STORE_SYMBOL,
-                                        store,
-                                        T.address_of(C[place]),
-                                        ldc,
-                                        i0 + i,
-                                        j,
-                                        height,
-                                        wide,
-                                    )
+                            T.evaluate(
+                                T.call_extern(
+                                    "int32",
+                                    compute,
+                                    T.Cast("int32", height),
+                                    T.Cast("int32", vecs),
+                                    T.address_of(
+                                        (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
+                                    ),
+                                    T.address_of(SB[t * stride] if pack_b else B[origin]),
+                                    T.address_of(C[place]),
+                                    kb,
+                                    step,
+                                    width if pack_b else ldb,
+                                    ldc,
+                                    T.Cast("int32", wide - (vecs - 1) * lanes),
+                                    add,
+                                    T.address_of(
+                                        SB[follows * stride + share * width]
+                                        if pack_b
+                                        else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
+                                    ),
+                                    tiles,
                                 )
+                            )
+                            if stores:  # noqa: SIM102
+                                if finish != 0 and p0 + kb == k:
+                                    T.evaluate(
+                                        T.call_extern(
+                                            "int32",
+                                            STORE_SYMBOL,
+                                            store,
+                                            T.address_of(C[place]),
+                                            ldc,
+                                            i0 + i,
+                                            j,
+                                            height,
+                                            wide,
+                                        )
+                                    )
 
     return l1
