@@ -21,7 +21,7 @@ from vortex import DtypeError, LibraryError, OperandError, ShapeError, UnknownNa
 from vortex import operators as ops
 from vortex.conv_cost import ConvProblem, predict_conv
 from vortex.conv_launcher import ConvKernel
-from vortex.conv_selector import ConvPlan, ConvSelector, family_of, strategies, taps_seen
+from vortex.conv_selector import ConvPlan, ConvSelector, family_of, staged, strategies, taps_seen
 from vortex.convolution import ConvShape, window
 from vortex.library import Library
 from vortex.selector import Grid, NumpyArithmetic, grids
@@ -61,11 +61,16 @@ CASES = [
     pytest.param((2, 9, 70, 1), (16, 1, 3, 3), {"padding": 1}, id="one channel"),
     pytest.param((2, 12, 67, 1), (70, 1, 5, 20), {"padding": (0, 3, 9, 30), "stride": 2}, id="one channel, strided"),
     pytest.param((1, 23, 40, 3), (64, 3, 7, 7), {"padding": 3, "stride": 2}, id="three channels"),
+    pytest.param((1, 9, 67, 3), (64, 3, 3, 3), {"padding": 1}, id="three channels, next to each other"),
     pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": (3, 1)}, id="three channels, dilated down"),
     pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": 2}, id="three channels, dilated"),
     pytest.param((1, 2, 1, 2), (5, 2, 2, 3), {"padding": 7, "stride": (1, 2)}, id="two channels, mostly padding"),
     pytest.param((40, 3, 3, 16), (48, 16, 3, 3), {"padding": 1}, id="many small images"),
     pytest.param((2, 9, 11, 6), (14, 3, 3, 3), {"padding": 1, "groups": 2}, id="groups"),
+    pytest.param((2, 9, 33, 48), (36, 16, 3, 3), {"padding": (1, 0, 2, 3), "groups": 3}, id="groups side by side"),
+    pytest.param(
+        (1, 7, 12, 40), (24, 20, 3, 5), {"padding": (9, 2, 11, 1), "groups": 2, "dilation": (1, 2)}, id="mostly zeros"
+    ),
     pytest.param((2, 9, 11, 3), (6, 1, 3, 3), {"padding": 1, "groups": 3}, id="groups of one channel, two filters"),
     pytest.param((2, 9, 11, 40), (40, 1, 3, 3), {"padding": 1, "groups": 40}, id="depthwise"),
     pytest.param((2, 9, 31, 40), (40, 1, 5, 5), {"padding": (3, 3, 2, 7), "groups": 40, "stride": 2}, id="depthwise 5"),
@@ -168,6 +173,20 @@ class TestResults:
                      padding=1)
             for given in (x, np.concatenate([x, x], axis=3)[..., 3:])
             for m, n in ((1, 1), (3, 1), (1, 2), (2, 2))
+        ]  # fmt: skip
+        assert all((y == found[0]).all() for y in found)
+
+    def test_groups_side_by_side_have_the_bits_of_those_that_lie_apart(self, conv: ConvKernel):
+        generator = np.random.default_rng(3)
+        shape = ConvShape(3, 10, 35, 48, 36, 3, 3, window(1, 1, 1, 3))
+        assert staged(shape, conv.selector.lanes) == (conv.selector.lanes == 16)
+        x = generator.standard_normal((3, 10, 35, 48), np.float32)
+        w = conv.pack(generator.standard_normal(shape.weights, np.float32), groups=3)
+        found = [
+            conv.run(ConvPlan("direct", walk, 0, Grid(m, n), 0.0), x, w, np.empty((3, 10, 35, 36), np.float32),
+                     padding=1, groups=3)
+            for walk in (False, True)
+            for m, n in ((1, 1), (4, 1), (1, 2), (2, 2))
         ]  # fmt: skip
         assert all((y == found[0]).all() for y in found)
 

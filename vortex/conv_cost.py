@@ -53,10 +53,10 @@ class ConvProblem:
     seen_h: Value
     hops: Value
     """Runs of the input that a pixel's taps are in: each is a start of L0's innermost loop."""
-    lines: Value
-    """1 where a row of the filter is one run."""
+    in_rows: Value
+    """1 where a tile may only hold neighbours in a row."""
     moved: Value
-    """Elements that tiles at the edges copy then, for each panel of filters."""
+    """Elements that are copied for each panel of filters."""
     taps: Value
     """Of the whole filter."""
     edges: Value
@@ -134,7 +134,7 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
     copying = ops.name("copying", p.moved / p.grid_m * share * panels * rates.copy)
     direct = waves * (busy + exposed(ops, traffic, busy) + copying) + start
-    direct = ops.where(walks, ops.where(p.lines > 0.5, NEVER, direct), direct)
+    direct = ops.where(walks, ops.where(p.in_rows > 0.5, NEVER, direct), direct)
 
     outputs = units * per_unit * height / p.grid_m * ops.ceil(p.filters / rates.lanes - EPSILON) / p.grid_n
     each = ops.name("each", outputs * (p.seen * p.depthwise * DEPTHWISE_TAP + DEPTHWISE_ISSUES) * rates.multiply_add)

@@ -26,6 +26,8 @@ DIRECT = 1
 """The form of packed weights that direct families read, as runtime/vortex_runtime.h has it."""
 FEW_CHANNELS = 4
 """With so many channels at most a row of a filter's taps is one run, as runtime/vortex_runtime.h has it."""
+STAGED_READS = 4
+"""Taps that read a pixel of a group, at least, where its channels are brought side by side first."""
 GROUPED = (2, 4, 8)
 """Channels of a group, and filters, of which several are in one vector, as runtime/vortex_runtime.h has it."""
 WALKS = ("pixels of a row", "images, one pixel of each")
@@ -82,6 +84,14 @@ def in_lines(shape: ConvShape) -> bool:
     return shape.window.groups == 1 and 1 <= shape.channels <= FEW_CHANNELS and shape.kernel_w > 1
 
 
+def staged(shape: ConvShape, lanes: int) -> bool:
+    """Whether the channels of a group are brought side by side, as runtime/vortex_runtime.h has it."""
+    where, taps = shape.window, shape.kernel_h * shape.kernel_w
+    fits = shape.filters // where.groups <= lanes <= shape.channels // where.groups
+    read = taps >= STAGED_READS * where.stride[0] * where.stride[1]
+    return family_of(shape) == "direct" and where.groups > 1 and fits and read
+
+
 def taps_seen(outputs: int, taps: int, stride: int, dilation: int, before: int, extent: int) -> int:
     """Taps of all output positions of one side that lie inside of the input."""
     total = 0
@@ -120,12 +130,13 @@ class ConvSelector:
         vectors, rows = self.tile(shape)
         family = family_of(shape)
         alone, lines = family in BY_CHANNEL, family == "lines"
+        close = staged(shape, self.lanes)
         groups = 1 if alone else where.groups
         share, depth = shape.filters // groups, shape.channels // groups
         full, over = divmod(share, vectors * self.lanes)
         seen_h = taps_seen(shape.out_h, shape.kernel_h, where.stride[0], where.dilation[0], top, shape.height)
         seen_w = taps_seen(shape.out_w, shape.kernel_w, where.stride[1], where.dilation[1], left, shape.width)
-        padded = seen_w < shape.out_w * shape.kernel_w and not lines
+        padded = seen_w < shape.out_w * shape.kernel_w and not lines and not close
         full, over = (full, over) if full else (1, 0)
         tall = F32(seen_h) / F32(shape.out_h)
         seen = tall * (F32(seen_w) / F32(shape.out_w))
@@ -135,6 +146,10 @@ class ConvSelector:
             at_edges = 0 if seen_w == shape.out_w * shape.kernel_w else min(2, -(-shape.out_w // rows))
             span = (rows - 1) * where.stride[1] + shape.kernel_w
             moved = F32(at_edges * shape.batch * shape.out_h) * F32(span * shape.channels) * tall
+        if close:
+            hops = seen = tall * F32(shape.kernel_w)
+            span = (shape.out_w - 1) * where.stride[1] + (shape.kernel_w - 1) * where.dilation[1] + 1
+            moved = F32(shape.batch * shape.height) * F32(span * depth)
         return ConvProblem(
             batch=F32(shape.batch),
             out_h=F32(shape.out_h),
@@ -147,7 +162,7 @@ class ConvSelector:
             seen=seen,
             seen_h=tall,
             hops=hops,
-            lines=F32(lines),
+            in_rows=F32(lines or close),
             moved=moved,
             taps=F32(shape.kernel_h * shape.kernel_w),
             edges=F32(shape.kernel_w - 1 if padded else 0),

@@ -31,8 +31,10 @@ from vortex.winograd_selector import TILES
 CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
 RESIDENT = 0.4
 """Share of the second cache that the input of a block may take: the rest is for a panel, outputs, and what streams."""
-CLOSE = (1, 2)
-"""Floats between the pixels of a tile for which it has a micro-kernel of its own: one channel, strides 1 and 2."""
+CLOSE = (1, 2, 3, 6)
+"""Floats between the pixels of a tile for which there are micro-kernels: one channel or three, strides 1 and 2."""
+CLOSE_VECTORS = 4
+"""Most vectors of their filters: 64, as first layers have at most."""
 FILLED = 0.8
 """Least share of the tallest tile that such a micro-kernel holds: rows of pixels are cut into tiles of like heights."""
 NEAR = 0.6
@@ -54,7 +56,7 @@ def _emit_conv(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, pat
 def close(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """The (rows, vectors, floats between pixels) that have a micro-kernel of their own."""
     most = tallest(shapes)
-    return [(r, v, apart) for apart in CLOSE for r, v in served(shapes) if r >= FILLED * most[v]]
+    return [(r, v, apart) for apart in CLOSE for r, v in served(shapes) if v <= CLOSE_VECTORS and r >= FILLED * most[v]]
 
 
 def _emit_close(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -67,9 +69,11 @@ def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path
 
 
 def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = [sliding_kernel(*tile, lanes) for tile in tiles]
-    kernels += [sliding_kernel(*tile, lanes, grouped=True) for tile in GROUPED_SLIDING]
-    compile_object(kernels, cpu_target(llvm_cpu), path)
+    compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+
+
+def _emit_grouped(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([sliding_kernel(*tile, lanes, grouped=True) for tile in tiles], cpu_target(llvm_cpu), path)
 
 
 def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -80,8 +84,11 @@ def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
     """The object files of the direct and the depthwise micro-kernels, and of the Winograd transforms."""
     tiles = served(shapes)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_sliding, SLIDING)
-    return [*others, (_emit_close, close(shapes)), *((_emit_conv, batch) for batch in batches)]
+    slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
+    others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
+    near = ([tile for tile in close(shapes) if tile[2] == apart] for apart in CLOSE)
+    own = [*((_emit_sliding, tiles) for tiles in slides), *((_emit_close, tiles) for tiles in near)]
+    return [*others, *own, *((_emit_conv, batch) for batch in batches)]
 
 
 def entries(named: Sequence[tuple[str, str]]) -> str:

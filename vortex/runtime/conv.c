@@ -4,6 +4,9 @@
  * them where they lie. Taps that fall into the padding are left out, not multiplied by zero: of a tile at the edge each run of filter
  * columns takes the pixels that it sees. The order of a pixel's sum is that of the filter, wherever tiles and tasks are cut.
  *
+ * Pixels of one of many groups are far apart, often in a few sets of the first cache: for the tallest tiles the channels of the group are
+ * brought side by side, with zeros beside the rows ("staged").
+ *
  * A pixel of few channels is no run worth a loop. The taps of a filter row are one then ("lines"): what a tile at an edge sees is copied
  * into the CacheBuffer, with zeros beside it.
  *
@@ -26,13 +29,14 @@ typedef struct {
   int64_t depth, share, panels, width; /* channels and filters of a group, panels of its filters and their width */
   int64_t sets;                        /* panels of all groups */
   int64_t tiles, units, units_per_task, panels_per_task, block;
-  int turn_x, turn_y, lines;
+  int turn_x, turn_y, lines, staged;
   int by_channel; /* vectors run along the channels of all groups, of `group` channels each */
   int64_t group;
   int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
   int far; /* operands come from memory */
-  int64_t pixel;    /* floats between the pixels of turned inputs */
-  int64_t window;   /* floats of what a tile of lines sees */
+  int64_t pixel, columns; /* floats between the pixels of turned inputs, and pixels of a row of them */
+  int64_t turned_floats; /* of a block's inputs that are turned or staged */
+  int64_t window;        /* floats of what a tile of lines sees */
   int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
   atomic_int out_of_memory;
 } job;
@@ -273,6 +277,27 @@ static void run_sliding(const panel *p, int64_t unit) {
   }
 }
 
+/* Brings `channels` from `channel` on of the rows that output rows `unit` to `end` see to `target`, which `local` then reads; where they are
+ * staged, with the zeros beside them that a filter sees. Returns the end of what it has written. */
+static float *bring(const job *work, vx_conv *local, int64_t unit, int64_t end, int64_t channel, int64_t channels, float *target) {
+  const vx_conv *c = work->conv;
+  int64_t image = unit / c->out_h, line = unit % c->out_h, pixel = work->pixel, line_floats = work->columns * pixel;
+  int64_t from = larger(line * c->stride_h - c->pad_top, 0);
+  int64_t to = smaller((line + end - unit - 1) * c->stride_h - c->pad_top + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
+  int64_t left = work->staged ? smaller(c->pad_left, work->columns) : 0, seen = smaller(c->width, work->columns - left);
+  local->x = target - from * line_floats - channel;
+  memcpy(local->x_stride, (int64_t[]){0, line_floats, pixel, 1}, sizeof local->x_stride);
+  if (work->staged) local->width = work->columns, local->pad_left = 0;
+  for (int64_t row = from; row < to; row++, target += line_floats) {
+    memset(target, 0, (size_t)(left * pixel) * sizeof(float));
+    memset(target + (left + seen) * pixel, 0, (size_t)((work->columns - left - seen) * pixel) * sizeof(float));
+    (c->x_stride[3] == 1 ? vortex_copy : vortex_transpose)(
+        c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3], target + left * pixel, seen, channels,
+        c->x_stride[3] == 1 ? c->x_stride[2] : c->x_stride[3], pixel);
+  }
+  return target;
+}
+
 /* Output rows `unit` to `end`, of one image if anything is turned, against panels `first` to `stop`. */
 static void run_block(const job *work, int64_t unit, int64_t end, int64_t first, int64_t stop, float *scratch) {
   const vx_conv *c = work->conv;
@@ -282,21 +307,15 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
   int64_t channels = smaller(c->channels, work->by_channel ? stop * work->width : quotient_up(stop, work->panels) * work->depth) - channel;
   float *window = scratch;
   scratch += work->window;
-  if (work->turn_x) {
-    int64_t line_floats = c->width * work->pixel;
-    int64_t from = larger(line * c->stride_h - c->pad_top, 0);
-    int64_t to = smaller((line + end - unit - 1) * c->stride_h - c->pad_top + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
-    for (int64_t row = from; row < to; row++)
-      (c->x_stride[3] == 1 ? vortex_copy : vortex_transpose)(
-          c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3], scratch + (row - from) * line_floats, c->width,
-          channels, c->x_stride[3] == 1 ? c->x_stride[2] : c->x_stride[3], work->pixel);
-    local.x = scratch - from * line_floats - channel;
-    memcpy(local.x_stride, (int64_t[]){0, line_floats, work->pixel, 1}, sizeof local.x_stride);
-    scratch += larger(to - from, 0) * line_floats;
-  }
+  float *staged = scratch;
+  if (work->staged)
+    scratch += work->turned_floats;
+  else if (work->turn_x)
+    scratch = bring(work, &local, unit, end, channel, channels, scratch);
   if (work->turn_y) memcpy(local.y_stride, (int64_t[]){0, c->out_w * work->width, work->width, 1}, sizeof local.y_stride);
   int64_t panel_floats = c->kernel_h * c->kernel_w * work->depth * work->width;
   for (int64_t i = first; i < stop; i++) {
+    if (work->staged) bring(work, &local, unit, end, i * work->depth, work->depth, staged);
     panel p = {.work = work, .conv = &local, .window = window};
     int64_t filter = i % work->panels * work->width, output;
     p.columns = smaller(work->width, work->share - filter);
@@ -347,8 +366,7 @@ static void run_task(void *context, int64_t index) {
   float *scratch = NULL;
   int turned = work->turn_x || work->turn_y;
   if (turned || work->window) {
-    int64_t rows = smaller((work->block - 1) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1, c->height);
-    int64_t floats = work->turn_x * rows * c->width * work->pixel + work->turn_y * (1 + work->turned_extras) * work->block * c->out_w * work->width;
+    int64_t floats = work->turned_floats + work->turn_y * (1 + work->turned_extras) * work->block * c->out_w * work->width;
     floats += work->window;
     scratch = vx_scratch((size_t)floats * sizeof(float));
     if (!scratch) {
@@ -382,10 +400,12 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.panels = quotient_up(work.share, work.width);
   work.sets = groups * work.panels;
   work.lines = plan->family == VX_LINES_FAMILY;
-  work.turn_x = conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
+  work.staged = plan->family == VX_DIRECT_FAMILY && !plan->walk_batch && vx_staged(conv);
+  work.turn_x = work.staged || conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
   work.turn_y = conv->y_stride[3] != 1;
   for (int64_t x = 0; x < vx_operand_count; x++) work.turned_extras += vx_operands[x].per == VX_PER_ELEMENT;
-  work.pixel = work.lines ? conv->channels : quotient_up(conv->channels, vx_lanes) * vx_lanes;
+  work.pixel = work.lines ? conv->channels : quotient_up(work.staged ? work.depth : conv->channels, vx_lanes) * vx_lanes;
+  work.columns = work.staged ? (conv->out_w - 1) * conv->stride_w + (conv->kernel_w - 1) * conv->dilation_w + 1 : conv->width;
   if (work.lines) work.window = conv->kernel_h * ((plan->rows - 1) * conv->stride_w + conv->kernel_w) * conv->channels;
   int by_rows = vx_in_lines(conv->groups, conv->channels, conv->kernel_w);
   work.w_s = (by_rows ? 1 : conv->kernel_h) * work.depth * work.width;
@@ -397,6 +417,8 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   /* Rows whose input stays in the second cache while all panels pass over it. */
   int64_t unit_bytes = 4 * conv->channels * (plan->walk_batch ? plan->rows : conv->stride_h * conv->width);
   work.block = larger(1, smaller(vx_conv_far / larger(1, unit_bytes), work.units_per_task));
+  int64_t tall = smaller((work.block - 1) * conv->stride_h + (conv->kernel_h - 1) * conv->dilation_h + 1, conv->height);
+  if (work.turn_x) work.turned_floats = tall * work.columns * work.pixel;
   work.far = 4 * conv->batch * (conv->height * conv->width * conv->channels + conv->out_h * conv->out_w * conv->filters) > vx_conv_memory;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;

@@ -35,7 +35,8 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   vx_conv_plan best = {.family = family_of(c), .grid_m = 1, .grid_n = 1};
   if (best.family == VX_GEMM_FAMILY) return best;
   int depthwise = best.family == VX_DEPTHWISE_FAMILY || best.family == VX_GROUPED_FAMILY, lines = best.family == VX_LINES_FAMILY;
-  int in_rows = depthwise || lines || c->x_stride[3] != 1 || c->y_stride[3] != 1;
+  int staged = best.family == VX_DIRECT_FAMILY && vx_staged(c);
+  int in_rows = depthwise || lines || staged || c->x_stride[3] != 1 || c->y_stride[3] != 1;
   int64_t groups = depthwise ? 1 : c->groups, share = c->filters / groups, depth = c->channels / groups;
   int64_t vectors = quotient_up(share, vx_lanes), most = vx_panel / vx_lanes;
   if (vectors > most) vectors = most;
@@ -46,7 +47,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   int64_t seen_w = taps_seen(c->out_w, c->kernel_w, c->stride_w, c->dilation_w, c->pad_left, c->width);
   float input_bytes = 4.0f * (float)c->batch * (float)c->height * (float)c->width * (float)c->channels;
   float tall = (float)seen_h / (float)c->out_h, seen = tall * ((float)seen_w / (float)c->out_w), least = 3e38f;
-  float edges = seen_w < c->out_w * c->kernel_w && !lines ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
+  float edges = seen_w < c->out_w * c->kernel_w && !lines && !staged ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
   float hops = seen, moved = 0.0f;
   if (lines) {
     int64_t tiles = quotient_up(c->out_w, best.rows), at_edges = seen_w == c->out_w * c->kernel_w ? 0 : tiles < 2 ? 1 : 2;
@@ -54,11 +55,16 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
     hops = tall;
     moved = (float)(at_edges * c->batch * c->out_h) * (float)(((best.rows - 1) * c->stride_w + c->kernel_w) * c->channels) * tall;
   }
+  if (staged) {
+    int64_t columns = (c->out_w - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
+    hops = seen = tall * (float)c->kernel_w;
+    moved = (float)(c->batch * c->height) * (float)(columns * depth);
+  }
   int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
   do {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
-                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, seen, tall, hops, (float)lines, moved, (float)(c->kernel_h * c->kernel_w), edges,
+                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, seen, tall, hops, (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), edges,
                       (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
                       (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
                       (float)(tasks < threads ? tasks : threads));

@@ -105,6 +105,16 @@ static inline int vx_in_vectors(int64_t groups, int64_t channels, int64_t filter
   return channels == filters && (depth == 2 || depth == 4 || depth == 8);
 }
 
+extern const int64_t vx_lanes;
+/* Whether the channels of a group are brought side by side, for tiles of one vector: these have the most pixels, more than a set of the first
+ * cache has ways where all channels of a pixel are a power of two. At least VX_STAGED_READS taps read each pixel. Mirrored by
+ * conv_selector.staged. */
+#define VX_STAGED_READS 4
+static inline int vx_staged(const vx_conv *c) {
+  return c->groups > 1 && c->channels / c->groups >= vx_lanes && c->filters / c->groups <= vx_lanes &&
+         c->kernel_h * c->kernel_w >= VX_STAGED_READS * c->stride_h * c->stride_w;
+}
+
 /* Micro-kernels of a direct convolution by [vectors][rows], 0 where there is none, and the tallest by vectors; of a depthwise one by pixels, [1] for
  * groups of several channels, of which `group` is the number, the filters of each `w_c` after those of the one before. */
 #define VX_CONV_VECTORS 8
@@ -117,7 +127,7 @@ typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, i
                                      int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy, int64_t group, int64_t w_c);
 extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
 /* The same where pixels of the tile are that many floats apart. */
-#define VX_CLOSE 3
+#define VX_CLOSE 7
 extern const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS];
 extern const int64_t vx_conv_tallest[VX_CONV_VECTORS];
 extern const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1];
@@ -131,7 +141,7 @@ extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
 void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
-                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float hops, float lines, float moved,
+                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float hops, float in_rows, float moved,
                        float taps, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
                        float active);
 
@@ -144,7 +154,6 @@ typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scra
 extern const vx_strategy vx_strategies[];
 extern const int64_t vx_strategy_count;
 extern const vx_nest vx_nests[2][2][2][3];
-extern const int64_t vx_lanes;
 
 /* The kernel of the held family, 0 where there is none: walks over `count` rows; and held.c's nest around it. */
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
