@@ -58,7 +58,10 @@ def emitted(whole: Unit, form: Form = PLAIN, dtype: str = "float16") -> list[Emi
     for variant, kernel in whole.kernels:
         place = (kernel.symbol, "all.cubin")
         rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
-        rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
+        if form.splits:
+            rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
+    if not form.splits:
+        return rows
     reduce = reduction(dtype, "sm_80", form)
     place = (reduce.symbol, "all.cubin")
     rows.append(Emitted(None, *place, reduce.args, reduce.block, reduce.shared_bytes, 20, 0, 0, split=False))
@@ -84,7 +87,7 @@ def assembled(folder: Path, hw: str, whole: Unit, operator: Operator = HALVES, f
         admitted=(),
         kernels=kernels,
         entries=entries,
-        reduce=len(entries) - 1,
+        reduce=len(entries) - 1 if form_of(operator).splits else -1,
         reduce_columns=cuda_reduce.COLUMNS,
         is_wide=True,
         workspace_bytes=1 << 20,
@@ -105,6 +108,7 @@ class Finished(ctypes.Structure):
         ("operand", ctypes.c_void_p * 4),
         ("row", ctypes.c_int64 * 4),
         ("column", ctypes.c_int64 * 4),
+        ("apart", ctypes.c_int64 * 4),
     )
 
 
@@ -116,6 +120,30 @@ class Batches(ctypes.Structure):
         ("first", ctypes.c_int64),
         *((name, ctypes.c_int64 * 2) for name in "abcw"),
     )
+
+
+class Groups(ctypes.Structure):
+    """How groups of rows lie (see runtime/gpu_door.h)."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in "abc"),
+        *((name, ctypes.c_int32) for name in ("count", "first")),
+        *((name, ctypes.c_int32 * 257) for name in ("rows", "tiles")),
+    )
+
+
+class Window(ctypes.Structure):
+    """How a filter walks its input (see runtime/gpu_door.h)."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("image", "row", "column")),
+        *((name, ctypes.c_int32) for name in ("height", "width")),
+        *((name, ctypes.c_int32 * 2) for name in ("stride", "before", "dilation")),
+        *((name, ctypes.c_int32 * 3) for name in ("pixels", "columns", "channels", "taps")),
+    )
+
+
+RECORDS = {"&batch": Batches, "&parts": Batches, "&groups": Groups, "&window": Window}
 
 
 def tensor(record: Finished, which: int, dtype: str, m: int, n: int) -> emulator.Workspace:
@@ -136,6 +164,22 @@ def matrix(address: int, rows: int, columns: int, stride: int, dtype: Any = HALF
     return np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=written)
 
 
+def images(address: int, window: Window, m: int, dtype: Any) -> Any:
+    """The input of a convolution, of one group of channels."""
+    shape = (m // window.pixels[1], window.height, window.width, window.channels[1])
+    steps = (window.image, window.row, window.column, 1)
+    one = matrix(address, 1, 1, 1, dtype)
+    strides = tuple(step * dtype.itemsize for step in steps)
+    return np.lib.stride_tricks.as_strided(one, shape, strides, writeable=False)
+
+
+def layers(one: Any, batch: Batches, steps: list[int], launch: Launch) -> Any:
+    """Every product's operand, from that of the first one."""
+    count = batch.first + launch.grid[1]
+    shape = (-(-count // batch.inner), min(batch.inner, count), *one.shape)
+    return np.lib.stride_tricks.as_strided(one, shape, (*steps, *one.strides), writeable=one.flags.writeable)
+
+
 def emulating(library: GpuLibrary, whole: Unit) -> Any:
     """A callback that runs every launch in the emulator with exactly what the driver was given."""
     entries, kernels = library.manifest.entries, library.manifest.kernels
@@ -150,7 +194,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         raw: dict[str, Any] = {}
         for name, address in zip(names, launch.parameters, strict=False):
             kind = {"*": ctypes.c_void_p, "@": Map, "&": Finished}.get(name[0], ctypes.c_int32)
-            kind = Batches if name in ("&batch", "&parts") else kind
+            kind = RECORDS.get(name, kind)
             found = kind.from_address(address)
             raw[name] = found if name[0] in "@&" else found.value
         values: list[Any] = []
@@ -160,18 +204,13 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         emulator.run(whole.text, symbol, *extents, values, seed=1)
 
     def operand(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
-        if name in ("&batch", "&parts"):
+        if name in RECORDS:
             return emulator.Record(tuple(np.frombuffer(raw[name], np.int64).tolist()))
         one = operand_of_one(name, raw, index, launch)
         batch = raw.get("&batch", raw.get("&parts"))
         if batch is None or name[0] != "*":
             return one
-        steps = list(getattr(batch, name[1].lower()))
-        if name == "*W":
-            steps = list(batch.w)
-        count = batch.first + launch.grid[1]
-        shape = (-(-count // batch.inner), min(batch.inner, count), *one.shape)
-        return np.lib.stride_tricks.as_strided(one, shape, (*steps, *one.strides), writeable=one.flags.writeable)
+        return layers(one, batch, list(getattr(batch, name[1].lower())), launch)
 
     def operand_of_one(name: str, raw: dict[str, Any], index: int, launch: Launch) -> Any:
         m, n = raw["M"], raw["N"]
@@ -182,9 +221,21 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
             else:
                 place = matrix(record.c, m, n, raw["ldc"], ELEMENTS[store.out], written=True)
             tensors = [tensor(record, which, x.dtype, m, n) for which, x in enumerate(store.chain.operands)]
+            if batch := raw.get("&batch", raw.get("&parts")):
+                place = layers(place, batch, list(batch.c), launch)
+                steps = [[batch.inner * step, step] for step in record.apart]
+                views = [layers(x.memory, batch, step, launch) for x, step in zip(tensors, steps, strict=False)]
+                tensors = [replace(x, memory=view) for x, view in zip(tensors, views, strict=True)]
             missing = [0] * (4 - len(tensors))
             return emulator.Record(
-                (emulator.Workspace(place), *tensors, *missing, *list(record.row), *list(record.column))
+                (
+                    emulator.Workspace(place),
+                    *tensors,
+                    *missing,
+                    *list(record.row),
+                    *list(record.column),
+                    *list(record.apart),
+                )
             )
         if name == "*W":
             parts = raw.get("splits", launch.grid[2])
@@ -206,10 +257,14 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
         if name in ("*A", "*B"):
             variant = next(kernel.variant for kernel in kernels if index in (kernel.direct, kernel.split))
             turned = variant.transpose_a if name == "*A" else variant.transpose_b
+            if name == "*A" and "&window" in raw:
+                return images(raw[name], raw["&window"], m, element)
             shape = (m, raw["K"]) if name == "*A" else (raw["K"], n)
-            return matrix(
-                raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"], element
-            )
+            one = matrix(raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"], element)
+            if name == "*B" and (table := raw.get("&groups")):
+                whole = (table.first + table.count, *one.shape)
+                return np.lib.stride_tricks.as_strided(one, whole, (table.b, *one.strides), writeable=False)
+            return one
         return raw[name]
 
     return run

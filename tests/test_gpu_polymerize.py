@@ -52,7 +52,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 def native(calls: ctypes.CDLL, extents: Extents, layout=LAYOUTS[0], alignment: int = 16, cut: bool = True) -> list:
     found = Regions()
-    shape = Shape(*extents, *layout, alignment)
+    shape = Shape(*extents[:4], *layout, alignment, 1.0)
     calls.vx_gpu_divide(ctypes.byref(shape), WORKSPACE, cut, ctypes.byref(found))
     plans = [(p.kernel, p.splits, p.chunk, p.raster, p.seconds) for p in found.plans[: found.count]]
     return [*plans, (found.along_n, found.at)] if found.count > 1 else plans
@@ -128,7 +128,7 @@ def test_the_explanation_shows_both_regions(few: GpuSelector) -> None:
 
 def test_searching_is_quick_in_native_code(full: ctypes.CDLL) -> None:
     """A ceiling that holds on slow and busy machines; docs/gpu-model.md has the measured figure."""
-    shape, found = Shape(*RAGGED, 0, 0, 16), Regions()
+    shape, found = Shape(*RAGGED[:4], 0, 0, 16, 1.0), Regions()
 
     def burst() -> float:
         start = time.perf_counter()

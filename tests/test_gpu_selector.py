@@ -42,12 +42,12 @@ PLAIN = """
 #include "gpu_select.h"
 #include <string.h>
 /* How many costs differ in a bit between the code for every processor and that for processors with AVX2. */
-int32_t different(int32_t group, float m, float n, float k, float room, float batch) {
+int32_t different(int32_t group, float m, float n, float k, float room, float batch, float seen) {
   static float totals[2][VX_GPU_MOST], cuts[2][VX_GPU_MOST];
   const vx_gpu_group *g = &vx_gpu_groups[group];
   int32_t blocks = (g->count + VX_GPU_LANES - 1) / VX_GPU_LANES, found = 0;
-  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room, batch);
-  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch);
+  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room, batch, seen);
+  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch, seen);
   for (int32_t i = 0; i < g->count; i++) found += totals[0][i] != totals[1][i] || cuts[0][i] != cuts[1][i];
   return found;
 }
@@ -58,6 +58,7 @@ class Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         *((name, ctypes.c_int32) for name in ("transpose_a", "transpose_b", "alignment")),
+        ("seen", ctypes.c_float),
     )
 
 
@@ -92,7 +93,7 @@ def choose(library: Path) -> ctypes.CDLL:
 
 def native(choose: ctypes.CDLL, extents: Extents, layout: Layout, alignment: int, workspace: int) -> tuple:
     plan = Plan()
-    choose.vx_gpu_choose(ctypes.byref(Shape(*extents, *layout, alignment)), workspace, ctypes.byref(plan))
+    choose.vx_gpu_choose(ctypes.byref(Shape(*extents[:4], *layout, alignment, 1.0)), workspace, ctypes.byref(plan))
     return plan.kernel, plan.splits, plan.chunk, plan.raster, plan.seconds
 
 
@@ -101,7 +102,7 @@ def mirrored(chooser: GpuSelector, extents: np.ndarray, key: tuple[Layout, int],
     ops, s = GpuArithmetic(), chooser.columns[key]
     columns = extents.astype(np.float32).T[:, :, None]
     copies = np.array([room(workspace, int(m), int(n), int(batch)) for m, n, _, batch in extents], np.float32)[:, None]
-    problem = GpuProblem(*columns[:3], copies, columns[3])
+    problem = GpuProblem(*columns[:3], copies, columns[3], np.float32(1))
     shape = tiling(ops, s, problem)
     choices = (None, *cuts(ops, s, problem, shape))
     totals = np.stack([predict(ops, chooser.float32_rates, s, problem, shape, cut).total for cut in choices])
@@ -149,11 +150,11 @@ def test_the_mirror_picks_the_same_plan(choose: ctypes.CDLL) -> None:
 
 @pytest.mark.skipif("avx2" not in cpu_flags(), reason="compares two forms of the code: needs a processor with AVX2")
 def test_both_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL) -> None:
-    floats = [ctypes.c_float] * 5
+    floats = [ctypes.c_float] * 6
     choose.different.argtypes = (ctypes.c_int32, *floats)
     for group in range(len(LAYOUTS) * len(ALIGNMENTS)):
         for m, n, k, batch in random_extents(300, group):
-            assert choose.different(group, m, n, k, 1000.0, batch) == 0, (group, m, n, k)
+            assert choose.different(group, m, n, k, 1000.0, batch, 0.2) == 0, (group, m, n, k)
 
 
 def test_many_at_once_is_one_by_one() -> None:
@@ -246,7 +247,7 @@ def test_parts_are_whole_stages(splits: int, k: int, depth: int, expected: tuple
 
 def test_selection_is_quick_in_native_code(choose: ctypes.CDLL) -> None:
     """A ceiling that holds on slow and busy machines; docs/gpu-model.md has the measured figure."""
-    shape = Shape(333, 444, 555, 1, 0, 0, 16)
+    shape = Shape(333, 444, 555, 1, 0, 0, 16, 1.0)
     assert min(choose.seconds(ctypes.byref(shape), 2**30, 2000) for _ in range(5)) / 2000 < 20e-6
 
 

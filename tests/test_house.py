@@ -109,6 +109,9 @@ MODULES = (
     "codegen.cuda_finish",
     "codegen.cuda_begin",
     "codegen.cuda_batch",
+    "codegen.cuda_text",
+    "codegen.cuda_groups",
+    "codegen.cuda_window",
     "codegen.cuda_form",
     "codegen.cuda_core",
     "codegen.cuda_skinny",
@@ -148,6 +151,8 @@ MODULES = (
     "gpu_launcher",
     "gpu_fused",
     "gpu_batch",
+    "gpu_grouped",
+    "gpu_conv",
     # what users hold
     "api",
     "torch.openmp",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from vortex import operators
 from vortex.axes import fixed
 from vortex.cache import digest
-from vortex.errors import DeviceError, LibraryError, OperandError, ShapeError, ToolchainError
+from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
@@ -145,6 +145,8 @@ def _built_for(operator: operators.Operator, device: Target) -> operators.Operat
         if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
             raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator
+    if isinstance(operator, operators.Conv2d) and operator.dtype != "float32":
+        raise DtypeError(f"conv2d(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
     return operators.compiled_as(operator)
 
 
@@ -196,7 +198,11 @@ LAUNCHERS = {
 """Where the callable of an operator on CPUs lives."""
 GPU_LAUNCHER = ("vortex.gpu_launcher", "GpuGemm")
 FUSED_GPU_LAUNCHER = ("vortex.gpu_fused", "FusedGpuGemm")
-GPU_LAUNCHERS = {"batch_gemm": ("vortex.gpu_batch", "GpuBatchGemm")}
+GPU_LAUNCHERS = {
+    "batch_gemm": ("vortex.gpu_batch", "GpuBatchGemm"),
+    "grouped_gemm": ("vortex.gpu_grouped", "GpuGroupedGemm"),
+    "conv2d": ("vortex.gpu_conv", "GpuConv"),
+}
 
 
 def _opened(library: Library[Any] | GpuLibrary, device: int | None = None, jit: bool = False) -> Any:
@@ -239,7 +245,8 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
         )
     if getattr(operator, "weights", None) and not device.is_cpu:
         raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
-    if not device.is_cpu and operator.name != "gemm" and (store := operators.finishing(operator)):
+    several = isinstance(operator, operators.BatchGemm | operators.GroupedGemm)
+    if not device.is_cpu and several and (store := operators.finishing(operator)):
         raise DeviceError(
             f"{operator.name} with an output of {store.out} and the epilogue {store.chain} on {device.name}: expected "
             "sums stored in the element type of the operands; do the rest apart"

@@ -13,6 +13,8 @@ from vortex.errors import DtypeError, ShapeError, UnknownNameError
 
 LAYOUTS = {"nhwc": (0, 1, 2, 3), "nchw": (0, 2, 3, 1)}
 """Where batch, height, width and channels are among the dimensions of an activation."""
+DTYPES = ("float32", "tfloat32", "float16", "bfloat16")
+"""Of x, w and y."""
 
 
 @dataclass(frozen=True)
@@ -142,23 +144,24 @@ class Conv2d(OverAxes):
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "tfloat32", "float16", "bfloat16"] = "float32"
+    """Of x, w and y; sums are kept in float32. A CPU so far multiplies float32 alone."""
     epilogue: Epilogue = NOTHING
     """What is done to every output before it is stored: its tensors are [filters] per column, per element like y."""
     accuracy: Literal["fast", "strict"] = "fast"
 
     def __post_init__(self) -> None:
         check_epilogue("Conv2d", self.epilogue, None)
-        if self.epilogue.dtype not in (None, "float32"):
-            raise DtypeError(f"Conv2d(epilogue={self.epilogue}): its output is float32; drop the cast")
+        if self.dtype not in DTYPES:
+            raise DtypeError(f"Conv2d(dtype={self.dtype!r}): expected one of {sorted(DTYPES)}; cast the operands")
+        if self.epilogue.dtype not in (None, self.storage):
+            raise DtypeError(f"Conv2d(epilogue={self.epilogue}): its output is {self.storage}; drop the cast")
         for operand in self.epilogue.operands:
-            if operand.per == "row" or operand.dtype != "float32":
+            if operand.per == "row" or operand.dtype not in ("float32", self.storage):
                 raise DtypeError(
                     f"Conv2d(epilogue={self.epilogue}): {operand.name} is {operand.dtype} per {operand.per}; "
-                    "expected float32 per column (filter) or per element"
+                    f"expected {' or '.join(sorted({'float32', self.storage}))} per column (filter) or per element"
                 )
-        if self.dtype != "float32":
-            raise DtypeError(f"Conv2d(dtype={self.dtype!r}): expected 'float32'; cast the operands")
         if self.layout not in LAYOUTS:
             raise UnknownNameError(f"Conv2d(layout={self.layout!r}): expected one of {sorted(LAYOUTS)}")
         if self.accuracy not in ("fast", "strict"):
@@ -183,7 +186,7 @@ class Conv2d(OverAxes):
 
     @property
     def store(self) -> Store:
-        return Store(self.epilogue)
+        return Store(self.epilogue, "float32", self.storage)
 
     def shape(self, x: Sequence[int], w: Sequence[int], where: Window) -> ConvShape:
         """The extents of a call from the shapes of x (in `layout`) and w (OIHW). Raises ShapeError."""

@@ -33,7 +33,7 @@ from vortex.gpu_variety import choose
 from vortex.operators import Operator, finishing, prologue_of, settings
 from vortex.rkernel import decompose
 
-SERVED = ("gemm", "batch_gemm")
+SERVED = ("gemm", "batch_gemm", "grouped_gemm", "conv2d")
 """Operators that have kernels on GPUs."""
 WORKSPACE_BYTES = 64 << 20
 """Device memory for partial sums that a call may use; the selector cuts no reduction that would need more."""
@@ -57,13 +57,14 @@ def compile(
             f"{operator.name} of {operator.dtype} on {hardware.name}: integers have no prologue; "
             f"drop prologue={prologue_of(operator)}, or multiply in a float type"
         )
-    if operator.name == "batch_gemm" and operator.dtype in SUMS:
+    if operator.name != "gemm" and operator.dtype in SUMS:
         raise DtypeError(
-            f"batch_gemm of {operator.dtype} on {hardware.name}: GPU libraries of batches are of float types; "
+            f"{operator.name} of {operator.dtype} on {hardware.name}: GPU libraries of it are of float types; "
             "call a library of Gemm for each product, or cast the operands"
         )
     versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
     clock = Stopwatch()
+    form = form_of(operator)
     rkernel = decompose(operator, hardware)  # top-down: lanes and warps, blocks, the grid
     progress("sieving candidates", 0.0)
     varieties = [choose(rkernel, backend) for backend in backends(rkernel)]  # bottom-up, then what is worth keeping
@@ -76,7 +77,7 @@ def compile(
         folder,
         workers,
         lambda what, share: progress(what, 0.1 + 0.7 * share),
-        form=form_of(operator),
+        form=form,
     )
     clock.lap("emit")
     fitting = filter_by_spills(variants, emitted)
@@ -86,7 +87,8 @@ def compile(
     progress("analyzing kernels", 0.8)
     library = linked(operator, hardware, fitting, emitted, recording(hardware), folder, about)
     clock.lap("link")
-    if measurable and any(level.empirical for level in rkernel.levels):
+    products = not (form.is_grouped or form.is_windowed)  # which are what the meter calls
+    if measurable and products and any(level.empirical for level in rkernel.levels):
         with Meter(library, Driver()) as meter:
             profile = meter.profile(lambda share: progress("measuring kernels", 0.85 + 0.1 * share))
         library = linked(operator, hardware, fitting, emitted, profile, folder, about)

@@ -92,6 +92,8 @@ class GpuProblem:
     """Copies of C, of the whole batch, that the workspace has room for, in float32."""
     batch: Value
     """Products of this shape in one launch; operands that they share are priced as if each had its own."""
+    seen: Value
+    """Bytes of A in memory over those of its m x k elements: less than 1 where a filter's taps see the same input."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class Tiling:
     per_group: Value
     footprint: Value
     """Bytes of A and B."""
+    seen: Value
+    """See `GpuProblem`."""
     unique: Value
     """Bytes that all blocks of a full wave load in a stage, what they share counted once."""
 
@@ -174,7 +178,8 @@ def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
         load=ops.name("load", (rows + columns) * row_bytes),
         group=group,
         per_group=ops.name("per_group", 1.0 / group),
-        footprint=ops.name("footprint", (p.m * p.k + p.k * p.n) * s.item * p.batch),
+        footprint=ops.name("footprint", (p.m * p.k * p.seen + p.k * p.n) * s.item * p.batch),
+        seen=p.seen,
         unique=0.0,
     )
     return replace(partial, unique=ops.name("unique", patch(ops, partial, s.slots)))
@@ -188,7 +193,7 @@ def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
     tiles = ops.name("patch", ops.least(blocks, t.tiles))
     high = ops.most(ops.least(tiles, t.group), tiles * t.per_tiles_n)
     wide = ops.most(ops.least(tiles * t.per_group, t.tiles_n), 1.0)
-    return ops.most(blocks * t.per_tiles, 1.0) * ((high * t.rows + wide * t.columns) * t.row_bytes)
+    return ops.most(blocks * t.per_tiles, 1.0) * ((high * t.rows * t.seen + wide * t.columns) * t.row_bytes)
 
 
 def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:

@@ -17,7 +17,7 @@ from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
 from vortex.operators import finishing, rebuilt
 
-ABI = 3
+ABI = 4
 PARAMETERS = (
     "*A",
     "*B",
@@ -38,6 +38,8 @@ PARAMETERS = (
     "&W",
     "&batch",
     "&parts",
+    "&groups",
+    "&window",
 )
 """In the order of the numbers of runtime/gpu_door.h."""
 MOST_PARAMETERS = 24
@@ -85,6 +87,7 @@ class Shape(ctypes.Structure):
         ("transpose_a", ctypes.c_int32),
         ("transpose_b", ctypes.c_int32),
         ("alignment", ctypes.c_int32),
+        ("seen", ctypes.c_float),
     )
 
 
@@ -111,6 +114,16 @@ class _Extra(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int32) for name in ("per", "code", "bits"))
 
 
+class Filter(ctypes.Structure):
+    """What a convolution is told beside its tensors: see runtime/gpu_door.h."""
+
+    _fields_ = (
+        ("is_turned", ctypes.c_int64),
+        *((name, ctypes.c_int64 * 2) for name in ("stride", "before", "dilation")),
+        ("groups", ctypes.c_int64),
+    )
+
+
 class _Setup(ctypes.Structure):
     _fields_ = (
         ("abi", ctypes.c_int32),
@@ -122,7 +135,7 @@ class _Setup(ctypes.Structure):
         ("kernels", ctypes.POINTER(_Kernel)),
         *((name, ctypes.c_int32) for name in ("kernel_count", "reduce", "reduce_columns")),
         *((name, ctypes.c_int32) for name in ("dtype_code", "dtype_bits", "out_code", "out_bits", "map_type", "wide")),
-        *((name, ctypes.c_int32) for name in ("is_batched", "finishes", "extra_count")),
+        *((name, ctypes.c_int32) for name in ("is_batched", "is_grouped", "finishes", "extra_count")),
         ("extras", _Extra * MOST_EXTRAS),
         ("workspace_bytes", ctypes.c_int64),
     )
@@ -150,6 +163,11 @@ class Door:
             "vx_gpu_gemm_finished": (long, (pointer, pointer, ctypes.POINTER(thing), long, pointer, number)),
             "vx_gpu_gemm_described": (long, (pointer, pointer, long, pointer)),
             "vx_gpu_gemm_planned": (long, (pointer, pointer, long, pointer, ctypes.POINTER(Regions))),
+            "vx_gpu_grouped": (
+                long,
+                (pointer, pointer, ctypes.POINTER(long), long, long, pointer, ctypes.POINTER(Plan)),
+            ),
+            "vx_gpu_conv": (long, (pointer, pointer, ctypes.POINTER(Filter), pointer, ctypes.POINTER(Plan))),
             "vx_gpu_polymerizing": (None, (pointer, number)),
             "vx_gpu_stream": (long, (pointer, pointer, ctypes.POINTER(pointer))),
             "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, number, ctypes.POINTER(Regions))),
@@ -239,6 +257,7 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
         map_type=MAP_TYPES[manifest.dtype] if uses_maps else -1,
         wide=manifest.is_wide,
         is_batched=any("&batch" in entry.args for entry in manifest.entries),
+        is_grouped=any("&groups" in entry.args for entry in manifest.entries),
         finishes=store is not None,
         extra_count=len(tensors),
         extras=extras,
@@ -302,4 +321,4 @@ def shape_of(
         wide = alignment(sums, 0, ldc or n, n)
         classes[2] = 16 if wide == 16 else wide * ITEM_BYTES[dtype] // ITEM_BYTES[sums]
     least = min(classes)
-    return Shape(m, n, k, batch, int(transpose_a), int(transpose_b), least)
+    return Shape(m, n, k, batch, int(transpose_a), int(transpose_b), least, 1.0)

@@ -76,11 +76,11 @@ class GpuExplanation:
 
     @property
     def tflops(self) -> float:
-        m, n, k, batch = self.extents
+        m, n, k, batch = self.extents[:4]
         return 2e-12 * batch * m * n * k / self.plan.seconds
 
     def __str__(self) -> str:
-        (m, n, k, batch), chosen = self.extents, self.chosen
+        (m, n, k, batch), chosen = self.extents[:4], self.chosen
         operator = "gemm" if batch == 1 else f"{batch} products"
         given = f"{'A^T' if self.layout.transpose_a else 'A'} {'B^T' if self.layout.transpose_b else 'B'}"
         lines = [

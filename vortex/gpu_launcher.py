@@ -30,7 +30,7 @@ from vortex.gpu_operands import (
 from vortex.gpu_planner import GpuPlanner
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import GpuPlan
-from vortex.operands import OPERANDS
+from vortex.operands import OPERANDS, Refusal
 
 TRANSPOSE_A, TRANSPOSE_B = 1, 2
 Operands = tuple[Any, ...]
@@ -119,7 +119,7 @@ class GpuGemm(GpuPlanner):
             raise self._refusal(status, (a, b, out))
         return out
 
-    def _in_full(self, operands: Operands, flags: int, stream: Any, lent: Any) -> Any:
+    def _in_full(self, operands: Operands, flags: Any, stream: Any, lent: Any) -> Any:
         """A call of any kinds of operands, on a stream, with memory lent for it alone; returns `out`."""
         handle = self._stream_of(operands[0], stream)
         status = self._queue(operands, flags, handle, lent)
@@ -129,7 +129,7 @@ class GpuGemm(GpuPlanner):
             raise self._refusal(status, operands)
         return operands[2]
 
-    def _provided(self, status: int, operands: Operands, flags: int, stream: int) -> Any:
+    def _provided(self, status: int, operands: Operands, flags: Any, stream: int) -> Any:
         """Once more, with the workspace that was missing."""
         self._provide(operands[0], status >> 16, stream)
         if status := self._queue(operands, flags, stream, None):
@@ -146,17 +146,12 @@ class GpuGemm(GpuPlanner):
         read = [describe(operand, name) for operand, name in zip(operands, self._names, strict=True)]
         return (ctypes.c_void_p * len(read))(*(operand.tensor for operand in read)), read
 
-    def _queue(self, operands: Operands, flags: int, stream: int, lent: Any) -> int:
-        apis = {self._api_of(operand) for operand in operands}
+    def _queue(self, operands: Operands, flags: Any, stream: int, lent: Any) -> int:
         calls, handle, a = self._door.calls, self._handle, operands[0]
         if lent is not None:
             self._set_workspace(a, lent, stream)
         try:
-            if len(apis) == 1 and (api := apis.pop()):
-                objects = (ctypes.py_object * len(operands))(*operands)
-                return int(calls.vx_gpu_gemm_finished(handle, api, objects, flags, stream, 1))
-            tensors, _keep = self._read(operands)
-            return int(calls.vx_gpu_gemm_described(handle, tensors, flags, stream))
+            return self._submit(operands, flags, stream)
         except (BufferError, TypeError, ValueError, RuntimeError) as error:
             if isinstance(error, VortexError):
                 raise
@@ -168,6 +163,15 @@ class GpuGemm(GpuPlanner):
                     self._set_workspace(a, own[-1], stream)
                 else:
                     calls.vx_gpu_set_workspace(handle, stream, None, 0)
+
+    def _submit(self, operands: Operands, flags: Any, stream: int) -> int:
+        """The native call: 0, or a refusal."""
+        calls, apis = self._door.calls, {self._api_of(operand) for operand in operands}
+        if len(apis) == 1 and (api := apis.pop()):
+            objects = (ctypes.py_object * len(operands))(*operands)
+            return int(calls.vx_gpu_gemm_finished(self._handle, api, objects, flags, stream, 1))
+        tensors, _keep = self._read(operands)
+        return int(calls.vx_gpu_gemm_described(self._handle, tensors, flags, stream))
 
     def _api_of(self, operand: Any) -> int:
         kind = type(operand)
@@ -285,9 +289,13 @@ class GpuGemm(GpuPlanner):
         if status:
             raise self._refusal(status, (a, a, a))
 
+    def _reason(self, number: int) -> Refusal:
+        """What a refusal of the door means."""
+        return REASONS[number - 1]
+
     def _refusal(self, status: int, operands: Operands) -> VortexError:
         reason, place, detail = status & 0xFF, status >> 8 & 0xFF, status >> 16
-        kind, problem, remedy = REASONS[reason - 1]
+        kind, problem, remedy = self._reason(reason)
         name, operand = self._names[place], operands[place]
         assert self._opened is not None
         cuda = self._opened.driver.error(detail) if reason == CUDA_ERROR else ""
@@ -297,15 +305,16 @@ class GpuGemm(GpuPlanner):
         return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
 
 
+def native_plan(plan: GpuPlan) -> Plan:
+    """A plan as the door takes it."""
+    return Plan(plan.index, plan.splits, plan.chunk, plan.raster, plan.seconds)
+
+
 def _native(plan: GpuPlan | Sequence[GpuRegion]) -> Regions:
     """Plans as the door takes them."""
-
-    def one(p: GpuPlan) -> Plan:
-        return Plan(p.index, p.splits, p.chunk, p.raster, p.seconds)
-
     if isinstance(plan, GpuPlan):
-        return Regions.of(one(plan))
-    return Regions.of(*(one(region.plan) for region in plan), row=plan[-1].row, column=plan[-1].column)
+        return Regions.of(native_plan(plan))
+    return Regions.of(*(native_plan(region.plan) for region in plan), row=plan[-1].row, column=plan[-1].column)
 
 
 def unreadable(error: Exception, operands: Operands, names: Sequence[str]) -> DtypeError:

@@ -40,6 +40,16 @@ REASONS: tuple[Refusal, ...] = (
     (ShapeError, "is laid out as no kernel of the library takes it", "make a contiguous copy"),
     (ShapeError, "does not fit the output", "pass [n] per column, [m] per row, [m, n] per element"),
     (ShapeError, "has other batch axes", "pass axes of the same extents, or of 1 where all products share an operand"),
+    (
+        ShapeError,
+        "does not fit the groups",
+        "pass in rows= whole numbers from 0 on, one for each of b, that are a's rows in sum",
+    ),
+    (
+        ShapeError,
+        "has channels that are not contiguous",
+        "pass w.contiguous(memory_format=torch.channels_last), made once",
+    ),
 )
 """In the order of the numbers of runtime/gpu_door.c."""
 NEEDS_WORKSPACE, CUDA_ERROR = 12, 15

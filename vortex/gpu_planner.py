@@ -51,8 +51,13 @@ class GpuPlanner:
     def _shape(self, m: int, n: int, k: int, operands: dict[str, Any]) -> Shape:
         return shape_of(self.manifest.dtype, m, n, k, **operands)
 
+    @property
+    def _room(self) -> int:
+        """Bytes that partial sums of a call may take."""
+        return self.manifest.workspace_bytes
+
     def _selected(self, shape: Shape, *, cut: bool) -> Regions:
-        found = self._door.select(shape, self.manifest.workspace_bytes, cut=cut)
+        found = self._door.select(shape, self._room, cut=cut)
         if found.plans[0].kernel < 0:
             given = {name: getattr(shape, name) for name, _ in shape._fields_}
             raise ShapeError(f"no kernel of the library serves {given}; make contiguous copies")
@@ -64,17 +69,20 @@ class GpuPlanner:
 
     def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
         """The chosen plan with each cost term, the best of every core type, and what the sieve admitted."""
-        shape, manifest = self._shape(m, n, k, operands), self.manifest
+        return self._explained(self._shape(m, n, k, operands), self.regions(m, n, k, **operands))
+
+    def _explained(self, shape: Shape, regions: tuple[GpuRegion, ...]) -> GpuExplanation:
+        manifest = self.manifest
         layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
         return explain(
             self.selector,
-            Extents(m, n, k, shape.batch),
+            Extents(shape.m, shape.n, shape.k, shape.batch, shape.seen),
             layout,
             shape.alignment,
-            manifest.workspace_bytes,
+            self._room,
             manifest.hardware["name"],
             {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
-            self.regions(m, n, k, **operands),
+            regions,
         )
 
     @cached_property
@@ -89,4 +97,4 @@ class GpuPlanner:
     def time_selection(self, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
         """Seconds per selection in native code, the mean of `repeats`."""
         shape = self._shape(m, n, k, operands)
-        return self._door.time_selection(shape, self.manifest.workspace_bytes, repeats)
+        return self._door.time_selection(shape, self._room, repeats)

@@ -32,6 +32,8 @@ class Extents(NamedTuple):
     n: int
     k: int
     batch: int = 1
+    seen: float = 1.0
+    """See `gpu_cost.GpuProblem`."""
 
 
 class Layout(NamedTuple):
@@ -92,8 +94,8 @@ def room(workspace: int, m: int, n: int, batch: int = 1) -> int:
 
 
 def problem(extents: Extents, workspace: int = UNLIMITED) -> GpuProblem:
-    m, n, k, batch = extents
-    return GpuProblem(F32(m), F32(n), F32(k), F32(room(workspace, m, n, batch)), F32(batch))
+    m, n, k, batch, seen = extents
+    return GpuProblem(F32(m), F32(n), F32(k), F32(room(workspace, m, n, batch)), F32(batch), F32(seen))
 
 
 def parts_of(splits: int, k: int, depth: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from vortex.candidates import Admitted, Tile
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
 from vortex.gpu_candidates import WARP, Backend, BlockStrategy
-from vortex.operators import prologue_of
+from vortex.operators import Conv2d, prologue_of
 
 if TYPE_CHECKING:
     from vortex.gpu_hardware import GpuInstruction, GpuSpec
@@ -69,9 +69,9 @@ def backends(rkernel: RKernel[GpuSpec]) -> tuple[Backend, ...]:
         known = ", ".join(dict.fromkeys(row.dtype for row in spec.instructions))
         raise SpecError(f"{spec.name} ({spec.arch}) has no instruction for {dtype}, such as an mma; it has {known}")
     is_batched = any(axis.role is Role.BATCH for axis in rkernel.operator.axes)
-    # A descriptor of TMA has two axes here: products of a batch are read by other copies. And what wgmma multiplies
-    # passes no register, where a prologue could be computed.
-    by_tma = not is_batched and not prologue_of(rkernel.operator)
+    # A descriptor of TMA has two axes here: products of a batch and images are read by other copies. And what wgmma
+    # multiplies passes no register, where a prologue could be computed.
+    by_tma = not (is_batched or isinstance(rkernel.operator, Conv2d) or prologue_of(rkernel.operator))
     found = [Backend.HOPPER] if spec.has("wgmma", dtype) and by_tma else []
     found += [Backend.TENSOR_CORE] if spec.has("mma", dtype) else []
     found += [Backend.CUDA_CORE] if dtype not in ("tfloat32", "int8") else []

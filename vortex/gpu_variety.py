@@ -22,6 +22,7 @@ from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import ALIGNMENTS, F32, LAYOUTS, GpuArithmetic, Layout, columns_of
 from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
+from vortex.operators import Conv2d, Operator
 from vortex.specs import what_if
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     ops, blocks = GpuArithmetic(), []
     for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):
         m, n, k = np.split(shapes[start : start + height], 3, axis=1)
-        problem = GpuProblem(m, n, k, F32(2.0**20), F32(1))
+        problem = GpuProblem(m, n, k, F32(2.0**20), F32(1), F32(1))
         tiles = tiling(ops, columns, problem)
         choices = (None, *cuts(ops, columns, problem, tiles))
         totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]
@@ -159,6 +160,11 @@ def copies_fit(strategy: BlockStrategy, vector_bytes: int) -> bool:
     return Variant(strategy, False, False, vector_bytes).copies <= (BYTE_COPIES if vector_bytes == 1 else COPIES)
 
 
+def layouts(operator: Operator) -> tuple[Layout, ...]:
+    """How the operands of an operator may be given: both of a convolution have their channels, its k, contiguous."""
+    return (Layout(False, True),) if isinstance(operator, Conv2d) else LAYOUTS
+
+
 def squareness(strategy: BlockStrategy) -> tuple[float, ...]:
     """How far from square thread, warp and block tiles are: of equals, squares read the least."""
     return tuple(round(abs(math.log2(t.m / t.n)), 3) for t in (strategy.l1, strategy.l0, strategy.thread))
@@ -187,7 +193,7 @@ def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
     undominated = 0
     for size in alignments(item, backend):
         done: dict[tuple[BlockStrategy, ...], tuple[BlockStrategy, ...]] = {}
-        for layout in LAYOUTS:
+        for layout in layouts(rkernel.operator):
             fitting = tuple(s for s in strategies if serves(s, layout) and copies_fit(s, size))
             if fitting and fitting not in done:
                 rows = [Variant(s, *layout, size) for s in fitting]

@@ -252,7 +252,7 @@ def store_of(operator: Operator) -> Store:
 
 def finishing(operator: Operator) -> Store | None:
     """The store stage of an operator whose output is anything but its sums in the element type of the operands."""
-    if not isinstance(operator, Summed):
+    if not isinstance(operator, Summed | Conv2d):
         return None
     store = operator.store
     plain = store.out == operator.storage and all(isinstance(step, Cast) for step in store.chain.steps)

@@ -22,8 +22,17 @@ template <class T> VORTEX_DEVICE T* of_batch(T* base, const batches& all, unsign
   return (T*)((char*)base + (product / all.inner * stride[0] + product % all.inner * stride[1]));
 }
 """
+FINISHED = r"""
+VORTEX_DEVICE finished of_batch(finished f, const batches& all, unsigned layer, const long long* stride) {
+  f.c = of_batch(f.c, all, layer, stride);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) f.operand[i] = (const char*)f.operand[i] + (all.first + layer) * f.apart[i];
+  return f;
+}
+"""
 HEAD = re.compile(r'(extern "C" __global__ void[^{]*)\) \{\n')
 POINTER = re.compile(r"(\w+\*) __restrict__ ([ABCW])\b")
+RECORD = "const __grid_constant__ finished C"
 
 
 def batched(kernel: KernelSource) -> KernelSource:
@@ -36,6 +45,9 @@ def batched(kernel: KernelSource) -> KernelSource:
         for kind, name in POINTER.findall(head[1])
     ]
     signature = POINTER.sub(r"\1 __restrict__ \2_of_all", head[1])
+    if RECORD in signature:
+        signature = signature.replace(RECORD, f"{RECORD}_of_all")
+        own.append("  const finished C = of_batch(C_of_all, batch, blockIdx.y, batch.c);\n")
     begin = f"{signature}, const __grid_constant__ batches batch) {{\n{''.join(own)}"
     text = kernel.source[: head.start()] + begin + kernel.source[head.end() :]
     return replace(kernel, source=text, args=(*kernel.args, "&batch"))

@@ -26,7 +26,7 @@ STRUCT = r"""
 struct finished {
   float* c;
   const void* operand[4];
-  long long row[4], column[4];
+  long long row[4], column[4], apart[4]; /* the last in bytes, between products of a batch */
 };
 template <class T> VORTEX_DEVICE float operand_at(const finished& f, int which, int i, int j) {
   return (float)((const T*)f.operand[which])[i * f.row[which] + j * f.column[which]];

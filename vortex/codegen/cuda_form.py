@@ -1,15 +1,15 @@
-"""What an operator makes of the text of a GEMM kernel: a prologue in its load stage, an epilogue, a batch around it."""
+"""What an operator makes of a GEMM kernel's text: a prologue or a filter in its load stage, an epilogue, products."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from vortex.axes import Role
-from vortex.codegen import cuda_batch, cuda_begin, cuda_finish
+from vortex.codegen import cuda_batch, cuda_begin, cuda_finish, cuda_groups, cuda_window
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.epilogue import NOTHING, Epilogue, Store
-from vortex.operators import Operator, finishing, prologue_of
+from vortex.operators import Conv2d, GroupedGemm, Operator, finishing, prologue_of
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,34 @@ class Form:
     is_batched: bool = False
     prologue: Epilogue = NOTHING
     """What is done to elements of A as they arrive in registers."""
+    is_grouped: bool = False
+    """Whether blocks find the group of rows that they belong to."""
+    is_windowed: bool = False
+    """Whether A is what a filter sees of an image."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether a reduction may be cut into parts that the workspace holds: that of one group of rows is not."""
+        return not self.is_grouped
 
     @property
     def prelude(self) -> str:
         """What stands before the kernels of a translation unit."""
         finish = cuda_finish.functions(self.store) if self.store is not None else ""
         begin = cuda_begin.functions(self.prologue) if self.prologue else ""
-        return PRELUDE + begin + finish + (cuda_batch.STRUCT if self.is_batched else "")
+        text = PRELUDE + begin + finish
+        if self.is_batched:
+            text += cuda_batch.STRUCT + (cuda_batch.FINISHED if finish else "")
+        if self.is_windowed:
+            text += cuda_window.FUNCTIONS
+        return text + (cuda_groups.STRUCT if self.is_grouped else "")
 
     def of(self, kernel: KernelSource) -> KernelSource:
         """A kernel in this form; one that adds partial sums up has no A."""
-        if self.prologue and "*A" in kernel.args:
-            kernel = cuda_begin.begun(kernel)
+        if "*A" in kernel.args:
+            kernel = cuda_begin.begun(kernel) if self.prologue else kernel
+            kernel = cuda_window.windowed(kernel) if self.is_windowed else kernel
+            kernel = cuda_groups.grouped(kernel) if self.is_grouped else kernel
         if self.store is not None:
             kernel = cuda_finish.finished(kernel)
         return cuda_batch.batched(kernel) if self.is_batched else kernel
@@ -43,4 +59,8 @@ PLAIN = Form()
 
 def form_of(operator: Operator) -> Form:
     """How the kernels of an operator differ from those of a plain GEMM."""
-    return Form(finishing(operator), any(axis.role is Role.BATCH for axis in operator.axes), prologue_of(operator))
+    is_grouped, is_windowed = isinstance(operator, GroupedGemm), isinstance(operator, Conv2d)
+    is_batched = is_windowed or any(
+        axis.role is Role.BATCH for axis in operator.axes
+    )  # groups of channels, of a filter
+    return Form(finishing(operator), is_batched and not is_grouped, prologue_of(operator), is_grouped, is_windowed)

@@ -37,7 +37,9 @@ enum {
   TOO_MANY_STREAMS,
   NO_KERNEL,
   BAD_EXTRA,
-  BATCH_DIFFERS
+  BATCH_DIFFERS,
+  BAD_GROUPS,
+  BAD_FILTER
 };
 
 #define LIMIT_32 INT64_C(2147483647)
@@ -88,6 +90,9 @@ typedef struct {
   matrix a, b, c;
   vx_gpu_shape shape;
   vx_gpu_finished finished;
+  const int64_t *rows; /* of each of `groups` */
+  int64_t groups;
+  vx_gpu_window window;
 } call;
 
 EXPORT int32_t vx_gpu_abi(void) { return VX_DOOR_ABI; }
@@ -154,7 +159,7 @@ static int64_t read_matrix(const library *of, const DLTensor *t, int operand, ma
   int is_out = operand == OPERAND_OUT;
   int64_t refused = read_data(of, t, operand, is_out ? s->out_code : s->dtype_code, is_out ? s->out_bits : s->dtype_bits, &out->data);
   if (refused) return refused;
-  if (t->ndim < 2 || t->ndim > (s->is_batched ? 4 : 2)) return REFUSE(BAD_RANK, operand);
+  if (t->ndim < 2 || t->ndim > (s->is_batched || s->is_grouped ? 4 : 2)) return REFUSE(BAD_RANK, operand);
   const int64_t *shape = t->shape + t->ndim - 2, *strides = t->strides ? t->strides + t->ndim - 2 : NULL;
   int64_t r = shape[0], c = shape[1];
   int64_t down = strides ? strides[0] : c, along = strides ? strides[1] : 1;
@@ -207,7 +212,19 @@ static int overlap(const matrix *x, int64_t x_item, const matrix *y, int64_t y_i
   return !(apart >= y->columns * y_item && apart + x->columns * x_item <= step);
 }
 
-/* A tensor of the epilogue, which must not lie where C does. */
+/* A tensor of the epilogue, `end` elements long, which must not lie where C does. */
+static int64_t take_extra(const library *of, int32_t which, char *data, int64_t end, int64_t row, int64_t column, call *c) {
+  int64_t item = of->setup.extras[which].bits / 8;
+  matrix whole = {data, 1, end, end, 0, {1, 1}, {0, 0}};
+  if (!is_empty(&c->c) && overlap(&c->c, of->out_bytes, &whole, item)) return REFUSE(OVERLAPS, FIRST_EXTRA + which);
+  c->finished.operand[which] = data;
+  c->finished.row[which] = row;
+  c->finished.column[which] = column;
+  c->finished.apart[which] = 0;
+  return 0;
+}
+
+/* A tensor of the epilogue of a product. */
 static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, call *c) {
   const vx_gpu_extra *wanted = &of->setup.extras[which];
   const vx_gpu_shape *s = &c->shape;
@@ -224,12 +241,7 @@ static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, c
     end += extent > 1 ? (extent - 1) * stride : 0;
     step = (int)(t->strides ? 1 : extent);
   }
-  matrix whole = {data, 1, end, end, 0, {1, 1}, {0, 0}};
-  if (s->m && s->n && overlap(&c->c, of->out_bytes, &whole, wanted->bits / 8)) return REFUSE(OVERLAPS, operand);
-  c->finished.operand[which] = data;
-  c->finished.row[which] = strides[0];
-  c->finished.column[which] = strides[1];
-  return 0;
+  return take_extra(of, which, data, end, strides[0], strides[1], c);
 }
 
 /* The largest of 16, 8, 4, 2 that divides where every row starts and how long it is. */
@@ -290,13 +302,15 @@ static void fold(call *c) {
   }
 }
 
-static int64_t open_call(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
+/* A, B and C of one product, or of several that are alike. */
+static int64_t open_product(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
   int64_t refused;
   if ((refused = read_matrix(of, &tensors[0], OPERAND_A, &out->a)) || (refused = read_matrix(of, &tensors[1], OPERAND_B, &out->b)) ||
       (refused = read_matrix(of, &tensors[2], OPERAND_OUT, &out->c)))
     return refused;
   matrix *a = &out->a, *b = &out->b, *c = &out->c;
   vx_gpu_shape *s = &out->shape;
+  s->seen = 1;
   s->transpose_a = !!(flags & TRANSPOSE_A) ^ a->is_transposed;
   s->transpose_b = !!(flags & TRANSPOSE_B) ^ b->is_transposed;
   s->m = s->transpose_a ? a->columns : a->rows;
@@ -304,11 +318,22 @@ static int64_t open_call(const library *of, const DLTensor *tensors, int64_t fla
   s->n = s->transpose_b ? b->rows : b->columns;
   if ((s->transpose_b ? b->columns : b->rows) != s->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   if (c->is_transposed) return REFUSE(BAD_STRIDES, OPERAND_OUT);
-  if (c->rows != s->m || c->columns != s->n) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
-  if ((refused = open_batch(out))) return refused;
+  return c->rows != s->m || c->columns != s->n ? REFUSE(BAD_OUT_SHAPE, OPERAND_OUT) : 0;
+}
+
+/* Whether C may be written while A and B are read. */
+static int64_t refuse_overlaps(const library *of, const matrix *a, const matrix *b, const matrix *c) {
   if (!is_empty(c) && meets_itself(c)) return REFUSE(BAD_STRIDES, OPERAND_OUT);
   if (overlap(c, of->out_bytes, a, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_A);
-  if (overlap(c, of->out_bytes, b, of->item_bytes)) return REFUSE(OVERLAPS, OPERAND_B);
+  return overlap(c, of->out_bytes, b, of->item_bytes) ? REFUSE(OVERLAPS, OPERAND_B) : 0;
+}
+
+static int64_t open_call(const library *of, const DLTensor *tensors, int64_t flags, call *out) {
+  int64_t refused;
+  matrix *a = &out->a, *b = &out->b, *c = &out->c;
+  vx_gpu_shape *s = &out->shape;
+  if ((refused = open_product(of, tensors, flags, out)) || (refused = open_batch(out)) || (refused = refuse_overlaps(of, a, b, c)))
+    return refused;
   out->finished = (vx_gpu_finished){.c = c->data};
   for (int32_t i = 0; i < of->setup.extra_count; i++)
     if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, out))) return refused;
@@ -333,6 +358,8 @@ typedef struct {
   tensor_map maps[2];
   vx_gpu_finished finished[2]; /* C, and the partial sums in its place */
   vx_gpu_batches batches[2];
+  vx_gpu_row_groups groups;
+  vx_gpu_window window;
 } arguments;
 
 /* One grid for each 65535 products of a batch. */
@@ -344,7 +371,9 @@ static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, 
               : what < VX_MAP_A       ? (void *)&args->numbers[what]
               : what < VX_FINISHED_C  ? (void *)&args->maps[what - VX_MAP_A]
               : what < VX_BATCH       ? (void *)&args->finished[what - VX_FINISHED_C]
-                                      : (void *)&args->batches[what - VX_BATCH];
+              : what < VX_GROUPS      ? (void *)&args->batches[what - VX_BATCH]
+              : what == VX_GROUPS     ? (void *)&args->groups
+                                      : (void *)&args->window;
   }
   int status = 0;
   for (int64_t first = 0; first < batch && !status; first += MOST_LAYERS) {
@@ -385,6 +414,38 @@ static int64_t blocks_of_reduction(const library *of, const vx_gpu_shape *s) {
   return (s->m * s->n + of->setup.reduce_columns - 1) / of->setup.reduce_columns;
 }
 
+/* Tiles of all groups by one kernel. */
+static int64_t tiles_of_groups(const vx_gpu_kernel *kernel, const call *c) {
+  int64_t tall = 0;
+  for (int64_t i = 0; i < c->groups; i++) tall += (c->rows[i] + kernel->tile_m - 1) / kernel->tile_m;
+  return tall * ((c->shape.n + kernel->tile_n - 1) / kernel->tile_n);
+}
+
+/* One grid for each 256 groups: a block finds its own in the table that it is given. */
+static int launch_groups(const library *of, const vx_gpu_kernel *kernel, const call *c, arguments *args, void *stream) {
+  vx_gpu_row_groups *table = &args->groups;
+  int64_t wide = (c->shape.n + kernel->tile_n - 1) / kernel->tile_n;
+  table->a = (c->shape.transpose_a ? 1 : c->a.stride) * of->item_bytes;
+  table->b = c->b.steps[1] * of->item_bytes;
+  table->c = c->c.stride * of->out_bytes;
+  table->rows[0] = 0;
+  int status = 0;
+  for (int64_t first = 0; first < c->groups && !status; first += VX_MOST_GROUPS) {
+    table->first = (int32_t)first;
+    table->count = (int32_t)(c->groups - first < VX_MOST_GROUPS ? c->groups - first : VX_MOST_GROUPS);
+    table->tiles[0] = 0;
+    for (int32_t i = 0; i < table->count; i++) {
+      int64_t rows = c->rows[first + i];
+      table->rows[i + 1] = table->rows[i] + (int32_t)rows;
+      table->tiles[i + 1] = table->tiles[i] + (int32_t)((rows + kernel->tile_m - 1) / kernel->tile_m);
+    }
+    int64_t tiles = table->tiles[table->count];
+    if (tiles) status = launch(of, &of->setup.entries[kernel->direct], tiles * wide, 1, 1, args, stream);
+    table->rows[0] = table->rows[table->count];
+  }
+  return status;
+}
+
 /* The workspace of a stream, where a plan needs one; a refusal that tells its size where there is none. */
 static int64_t find_partials(const library *of, const call *c, const vx_gpu_plan *plan, void *stream, void **partials) {
   *partials = NULL;
@@ -407,7 +468,7 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   args.pointers[VX_B] = c->b.data;
   args.pointers[VX_C] = c->c.data;
   args.pointers[VX_W] = partials;
-  args.numbers[VX_M] = (int32_t)s->m;
+  args.numbers[VX_M] = (int32_t)c->c.rows;
   args.numbers[VX_N] = (int32_t)s->n;
   args.numbers[VX_K] = (int32_t)s->k;
   args.numbers[VX_LDA] = (int32_t)c->a.stride;
@@ -418,12 +479,16 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   args.numbers[VX_RASTER] = plan->raster;
   args.finished[0] = args.finished[1] = c->finished;
   args.finished[1].c = partials;
+  args.window = c->window;
   lay_out(of, c, plan->splits, args.batches);
   int status = 0;
   if (s->k == 0 && of->setup.finishes) {
     args.numbers[VX_SPLITS] = 0; /* sums of nothing */
     return launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   }
+  if (s->k == 0 && c->rows)
+    return of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->out_bytes), 0, (size_t)(s->n * of->out_bytes),
+                              (size_t)c->c.rows, stream);
   if (s->k == 0) {
     for (int64_t product = 0; product < s->batch && !status; product++) {
       int64_t offset = product / c->c.extents[1] * args.batches[0].c[0] + product % c->c.extents[1] * args.batches[0].c[1];
@@ -436,6 +501,7 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
     status = encode(of, &c->a, kernel->box_a, &args.maps[0]);
     if (!status) status = encode(of, &c->b, kernel->box_b, &args.maps[1]);
   }
+  if (c->rows) return launch_groups(of, kernel, c, &args, stream);
   const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
   if (!status) status = launch(of, entry, tiles_of(kernel, s), s->batch, plan->splits, &args, stream);
   if (!status && plan->splits > 1)
@@ -473,7 +539,8 @@ static int64_t run(library *of, const call *whole, const vx_gpu_regions *regions
     parts[1] = region(of, whole, regions->along_n, regions->at, regions->along_n ? whole->shape.n : whole->shape.m);
   }
   for (int32_t i = 0; i < regions->count; i++) {
-    if (tiles_of(&of->setup.kernels[regions->plans[i].kernel], &parts[i].shape) > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
+    const vx_gpu_kernel *kernel = &of->setup.kernels[regions->plans[i].kernel];
+    if ((whole->rows ? tiles_of_groups(kernel, whole) : tiles_of(kernel, &parts[i].shape)) > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
     int64_t refused = find_partials(of, &parts[i], &regions->plans[i], stream, &partials[i]);
     if (refused) return refused;
   }
@@ -492,7 +559,7 @@ static int64_t run(library *of, const call *whole, const vx_gpu_regions *regions
 
 /* Launching may wait for room in the driver's queue: let other Python threads run meanwhile. */
 static int64_t run_released(library *of, const call *c, const vx_gpu_regions *regions, void *stream) {
-  if (c->shape.m == 0 || c->shape.n == 0 || c->shape.batch == 0) return 0;
+  if (is_empty(&c->c)) return 0;
   if (!of->setup.save_thread) return run(of, c, regions, stream);
   void *thread = ((void *(*)(void))of->setup.save_thread)();
   int64_t status = run(of, c, regions, stream);
@@ -500,13 +567,17 @@ static int64_t run_released(library *of, const call *c, const vx_gpu_regions *re
   return status;
 }
 
+/* By the plan that the selector picks; `room` bytes may be used by partial sums. */
+static int64_t run_selected(library *of, const call *c, int64_t room, int32_t may_cut, void *stream) {
+  vx_gpu_regions regions = {.count = 1, .plans = {{0, 1, (int32_t)c->shape.k, 1, 0}}};
+  if (!is_empty(&c->c) && c->shape.k) vx_gpu_divide(&c->shape, room, may_cut, &regions);
+  return regions.plans[0].kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, c, &regions, stream);
+}
+
 static int64_t select_and_run(library *of, const DLTensor *tensors, int64_t flags, void *stream) {
-  call c;
+  call c = {0};
   int64_t refused = open_call(of, tensors, flags, &c);
-  if (refused) return refused;
-  vx_gpu_regions regions = {.count = 1, .plans = {{0, 1, (int32_t)c.shape.k, 1, 0}}};
-  if (c.shape.m && c.shape.n && c.shape.k && c.shape.batch) vx_gpu_divide(&c.shape, of->setup.workspace_bytes, of->may_cut, &regions);
-  return regions.plans[0].kernel < 0 ? REFUSE(NO_KERNEL, OPERAND_A) : run_released(of, &c, &regions, stream);
+  return refused ? refused : run_selected(of, &c, of->setup.workspace_bytes, of->may_cut, stream);
 }
 
 /* Operands of a framework that has DLPack's exchange API, on its current stream unless `has_stream`. */
@@ -555,7 +626,7 @@ static int64_t check_plan(const library *of, const vx_gpu_shape *s, const vx_gpu
 /* The same with given plans: what the oracle of the evaluation and the check of every kernel call. */
 EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands, int64_t flags, void *stream, const vx_gpu_regions *regions) {
   DLTensor tensors[MOST_OPERANDS];
-  call c;
+  call c = {0};
   gather(of, operands, tensors);
   int64_t refused = open_call(of, tensors, flags, &c);
   if (refused) return refused;
@@ -566,6 +637,176 @@ EXPORT int64_t vx_gpu_gemm_planned(library *of, const DLTensor *const *operands,
   for (int32_t i = 0; i < regions->count; i++)
     if ((refused = check_plan(of, &c.shape, &regions->plans[i]))) return refused;
   return run_released(of, &c, regions, stream);
+}
+
+/* By the selected plan of one kernel, or by a given one. */
+static int64_t run_whole(library *of, const call *c, int64_t room, const vx_gpu_plan *plan, void *stream) {
+  if (!plan) return run_selected(of, c, room, 0, stream);
+  int64_t refused = check_plan(of, &c->shape, plan);
+  vx_gpu_regions regions = {.count = 1, .plans = {*plan}};
+  return refused ? refused : run_released(of, c, &regions, stream);
+}
+
+/* Rows of A and C in groups, each with its matrix of B. The choice is made as for as many groups of their mean height. */
+static int64_t open_groups(const library *of, const DLTensor *tensors, const int64_t *rows, int64_t count, int64_t flags, call *c) {
+  int64_t refused, all = 0, filled = 0, bits = 0;
+  if ((refused = open_product(of, tensors, flags, c)) || (refused = refuse_overlaps(of, &c->a, &c->b, &c->c))) return refused;
+  for (int operand = OPERAND_A; operand <= OPERAND_OUT; operand++)
+    if (tensors[operand].ndim != 2 + (operand == OPERAND_B)) return REFUSE(BAD_RANK, operand);
+  if (c->b.extents[1] != count) return DETAILED(BAD_GROUPS, OPERAND_B, count);
+  for (int64_t i = 0; i < count; i++) {
+    if (rows[i] < 0 || rows[i] > c->shape.m - all) return REFUSE(BAD_GROUPS, OPERAND_A);
+    all += rows[i];
+    filled += rows[i] > 0;
+    bits |= all * of->item_bytes; /* where the groups of a turned A begin and end */
+  }
+  if (all != c->shape.m) return REFUSE(BAD_GROUPS, OPERAND_A);
+  vx_gpu_shape *s = &c->shape;
+  bits = (s->transpose_a ? bits : 0) | alignment(&c->a, of->item_bytes) | alignment(&c->b, of->item_bytes) | alignment_of_stores(of, &c->c);
+  s->alignment = (int32_t)(bits & -bits);
+  s->batch = filled ? filled : 1;
+  s->m = (all + s->batch - 1) / s->batch;
+  c->rows = rows;
+  c->groups = count;
+  c->finished = (vx_gpu_finished){.c = c->c.data};
+  return 0;
+}
+
+EXPORT int64_t vx_gpu_grouped(library *of, const DLTensor *const *operands, const int64_t *rows, int64_t count, int64_t flags, void *stream,
+                              const vx_gpu_plan *plan) {
+  DLTensor tensors[MOST_OPERANDS];
+  call c = {0};
+  gather(of, operands, tensors);
+  int64_t refused = open_groups(of, tensors, rows, count, flags, &c);
+  return refused ? refused : run_whole(of, &c, 0, plan, stream);
+}
+
+static vx_gpu_divisor divisor_of(int64_t by) {
+  if (by < 1) by = 1; /* of nothing, which no kernel asks for */
+  int32_t shift = 31;
+  while ((INT64_C(1) << (shift - 31)) < by) shift++;
+  return (vx_gpu_divisor){(uint32_t)(((INT64_C(1) << (shift - 31)) * (INT64_C(1) << 31) + by - 1) / by), (int32_t)by, shift};
+}
+
+/* An activation's extents and strides as batch, height, width, channels; strides of a dense tensor where none are told. */
+typedef struct {
+  char *data;
+  int64_t extents[4], steps[4];
+} pixels;
+
+static int64_t read_pixels(const library *of, const DLTensor *t, int operand, int32_t code, int32_t bits, int is_turned, pixels *out) {
+  static const int places[2][4] = {{0, 1, 2, 3}, {0, 2, 3, 1}};
+  int64_t dense[4], refused = read_data(of, t, operand, code, bits, &out->data);
+  if (refused) return refused;
+  if (t->ndim != 4) return REFUSE(BAD_RANK, operand);
+  for (int axis = 3; axis >= 0; axis--) dense[axis] = axis == 3 ? 1 : dense[axis + 1] * t->shape[axis + 1];
+  for (int axis = 0; axis < 4; axis++) {
+    int place = places[is_turned][axis];
+    out->extents[axis] = t->shape[place];
+    out->steps[axis] = t->shape[place] == 1 ? 0 : t->strides ? t->strides[place] : dense[place];
+    if (out->extents[axis] > LONGEST || out->steps[axis] > LIMIT_32) return REFUSE(TOO_LARGE, operand);
+    if (out->steps[axis] < 0) return REFUSE(BAD_STRIDES, operand);
+  }
+  return 0;
+}
+
+/* Elements between one pixel and the next, in memory order batch, height, width; -1 where they are not evenly apart. */
+static int64_t apart(const pixels *x) {
+  int64_t step = 0, count = 1;
+  for (int axis = 2; axis >= 0; axis--) {
+    if (x->extents[axis] > 1 && !step) step = x->steps[axis];
+    if (x->extents[axis] > 1 && x->steps[axis] != step * count) return -1;
+    count *= x->extents[axis];
+  }
+  return step ? step : x->extents[3];
+}
+
+/* A tensor of a convolution's epilogue: [filters], or pixels like those of C. */
+static int64_t read_conv_extra(const library *of, const DLTensor *t, int32_t which, int is_turned, const pixels *y, call *c) {
+  const vx_gpu_extra *wanted = &of->setup.extras[which];
+  int operand = FIRST_EXTRA + which;
+  int64_t filters = y->extents[3], item = wanted->bits / 8, refused;
+  pixels x = {0};
+  if (wanted->per == VX_PER_ELEMENT) {
+    if ((refused = read_pixels(of, t, operand, wanted->code, wanted->bits, is_turned, &x))) return refused;
+    for (int axis = 0; axis < 4; axis++)
+      if (x.extents[axis] != y->extents[axis]) return REFUSE(BAD_EXTRA, operand);
+    if (apart(&x) < 0) return REFUSE(BAD_STRIDES, operand);
+    int64_t end = 1 + (c->shape.m - 1) * apart(&x) + (filters - 1) * x.steps[3];
+    refused = take_extra(of, which, x.data, end, apart(&x), x.steps[3], c);
+  } else {
+    if ((refused = read_data(of, t, operand, wanted->code, wanted->bits, &x.data))) return refused;
+    if (t->ndim != 1 || t->shape[0] != filters) return REFUSE(BAD_EXTRA, operand);
+    x.steps[3] = t->strides && filters > 1 ? t->strides[0] : 1;
+    if (x.steps[3] < 0) return REFUSE(BAD_STRIDES, operand);
+    refused = take_extra(of, which, x.data, 1 + (filters - 1) * x.steps[3], 0, x.steps[3], c);
+  }
+  c->finished.apart[which] = c->shape.n * x.steps[3] * item;
+  return refused;
+}
+
+/* x [batch, height, width, channels], w [filters, channels / groups, height, width] with its channels contiguous in memory, and C,
+ * as an implicit product for each group of channels. */
+static int64_t open_conv(const library *of, const DLTensor *tensors, const vx_gpu_filter *f, call *c) {
+  const vx_gpu_setup *s = &of->setup;
+  int is_turned = f->is_turned != 0;
+  pixels x, w, y;
+  int64_t refused;
+  if ((refused = read_pixels(of, &tensors[0], OPERAND_A, s->dtype_code, s->dtype_bits, is_turned, &x)) ||
+      (refused = read_pixels(of, &tensors[1], OPERAND_B, s->dtype_code, s->dtype_bits, 1, &w)) ||
+      (refused = read_pixels(of, &tensors[2], OPERAND_OUT, s->out_code, s->out_bits, is_turned, &y)))
+    return refused;
+  int64_t depth = w.extents[3], filters = w.extents[0], taps = w.extents[1] * w.extents[2], k = taps * depth;
+  int64_t m = y.extents[0] * y.extents[1] * y.extents[2], n = filters / f->groups;
+  if (depth * f->groups != x.extents[3] || n * f->groups != filters) return REFUSE(INNER_DIFFERS, OPERAND_B);
+  for (int axis = 1; axis <= 2; axis++) { /* the last position of the filter must lie in the padded input */
+    int64_t last = (y.extents[axis] - 1) * f->stride[axis - 1] + (w.extents[axis] - 1) * f->dilation[axis - 1] - f->before[axis - 1];
+    if (last > LONGEST || f->before[axis - 1] > LONGEST) return REFUSE(TOO_LARGE, OPERAND_OUT);
+  }
+  if (y.extents[0] != x.extents[0] || y.extents[3] != filters) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
+  if (m > LONGEST || k > LONGEST) return REFUSE(TOO_LARGE, m > LONGEST ? OPERAND_OUT : OPERAND_B);
+  int64_t stride_w = filters > 1 ? w.steps[0] : k, stride_y = apart(&y);
+  if (depth > 1 && x.steps[3] != 1) return REFUSE(BAD_STRIDES, OPERAND_A);
+  if ((depth > 1 && w.steps[3] != 1) || (w.extents[2] > 1 && w.steps[2] != depth) || (w.extents[1] > 1 && w.steps[1] != depth * w.extents[2]) ||
+      stride_w < k)
+    return REFUSE(BAD_FILTER, OPERAND_B);
+  if ((filters > 1 && y.steps[3] != 1) || stride_y < filters) return REFUSE(BAD_STRIDES, OPERAND_OUT);
+  if (stride_y > LIMIT_32 || stride_w > LIMIT_32) return REFUSE(TOO_LARGE, stride_y > LIMIT_32 ? OPERAND_OUT : OPERAND_B);
+  /* Where channels are a group each, they may lie apart: the group's step is that of channels. */
+  c->a = (matrix){x.data, m, k, 0, 0, {1, f->groups}, {0, f->groups > 1 ? depth * x.steps[3] : 0}};
+  c->b = (matrix){w.data, n, k, stride_w, 0, {1, f->groups}, {0, f->groups > 1 ? n * stride_w : 0}};
+  c->c = (matrix){y.data, m, n, stride_y, 0, {1, f->groups}, {0, f->groups > 1 ? n : 0}};
+  int64_t reached = 1;
+  for (int axis = 0; axis < 4; axis++) reached += (x.extents[axis] - 1) * x.steps[axis];
+  matrix input = {x.data, m && k && x.extents[1] && x.extents[2] ? 1 : 0, reached, reached, 0, {1, 1}, {0, 0}};
+  if ((refused = refuse_overlaps(of, &input, &c->b, &c->c))) return refused;
+  c->finished = (vx_gpu_finished){.c = c->c.data};
+  c->shape = (vx_gpu_shape){.m = m, .n = n, .k = k, .batch = f->groups, .transpose_b = 1};
+  for (int32_t i = 0; i < s->extra_count; i++)
+    if ((refused = read_conv_extra(of, &tensors[FIRST_EXTRA + i], i, is_turned, &y, c))) return refused;
+  int64_t bits = 16 | (int64_t)(uintptr_t)x.data | (depth | c->a.steps[1] | x.steps[0] | x.steps[1] | x.steps[2]) * of->item_bytes;
+  bits = (bits & -bits) | alignment(&c->b, of->item_bytes) | alignment_of_stores(of, &c->c);
+  c->shape.alignment = (int32_t)(bits & -bits);
+  float seen = (float)x.extents[0] * (float)x.extents[1] * (float)x.extents[2] * (float)depth / ((float)m * (float)k);
+  c->shape.seen = seen < 1.f ? seen : 1.f;
+  c->window = (vx_gpu_window){.image = x.steps[0], .row = x.steps[1], .column = x.steps[2],
+                              .height = (int32_t)x.extents[1], .width = (int32_t)x.extents[2],
+                              .pixels = divisor_of(y.extents[1] * y.extents[2]), .columns = divisor_of(y.extents[2]),
+                              .channels = divisor_of(depth), .taps = divisor_of(w.extents[2])};
+  for (int axis = 0; axis < 2; axis++) {
+    c->window.stride[axis] = (int32_t)f->stride[axis];
+    c->window.before[axis] = (int32_t)f->before[axis];
+    c->window.dilation[axis] = (int32_t)f->dilation[axis];
+  }
+  return 0;
+}
+
+EXPORT int64_t vx_gpu_conv(library *of, const DLTensor *const *operands, const vx_gpu_filter *filter, void *stream, const vx_gpu_plan *plan) {
+  DLTensor tensors[MOST_OPERANDS];
+  call c = {0};
+  gather(of, operands, tensors);
+  int64_t refused = open_conv(of, tensors, filter, &c);
+  return refused ? refused : run_whole(of, &c, of->setup.workspace_bytes, plan, stream);
 }
 
 EXPORT int64_t vx_gpu_stream(const library *of, const DLPackExchangeAPI *api, void **stream) {

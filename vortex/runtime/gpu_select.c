@@ -15,7 +15,7 @@ void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_gro
   room = room < 1 ? 1 : room > MOST_ROOM ? MOST_ROOM : room;
   vx_gpu_pricing *price = __builtin_cpu_supports("avx2") ? vortex_gpu_costs_avx2 : vortex_gpu_costs;
   price(vx_gpu_figures + group->figures + first * vx_gpu_fields * VX_GPU_LANES, totals, cuts, blocks, (float)shape->m, (float)shape->n,
-        (float)shape->k, (float)room, (float)shape->batch);
+        (float)shape->k, (float)room, (float)shape->batch, shape->seen);
 }
 
 vx_gpu_plan vx_gpu_planned(const vx_gpu_shape *shape, const vx_gpu_group *group, int32_t row, float cut, float seconds) {

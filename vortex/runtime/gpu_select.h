@@ -26,7 +26,7 @@ extern const vx_gpu_group vx_gpu_groups[4 * VX_GPU_ALIGNMENTS];
 
 /* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
 typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,
-                            float batch);
+                            float batch, float seen);
 vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2;
 
 /* Of gpu_select.c: the kernels that serve a call; seconds of some blocks of VX_GPU_LANES of them; the plan of one; the best. */
