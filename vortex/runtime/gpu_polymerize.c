@@ -4,7 +4,6 @@
 #define FIRST_KERNELS 2
 #define PLACES 4
 #define GAIN 0.95f
-#define ROUNDED 0.9999f /* what sums and products of a bound may have been rounded up by */
 #define MOST_TILES INT64_C(2147483647)
 
 typedef struct {
@@ -31,13 +30,6 @@ static float ideal_of(const search *s, int32_t row, float total) {
   if (tiles <= t.slots || tiles > MOST_TILES) return -1.f;
   float computed = (float)waves_of(tiles, t.slots) * (float)t.slots * (float)t.tile_m * (float)t.tile_n;
   return total * ((float)s->shape->m * (float)s->shape->n / computed);
-}
-
-/* No more than `ideal_of`, without a division of integers: a wave and a tile each way are computed in vain at most. */
-static float least_ideal_of(const search *s, int32_t row, float total) {
-  const vx_gpu_tile *tile = &vx_gpu_tiles[vx_gpu_indices[s->group->indices + row]];
-  float m = (float)s->shape->m, n = (float)s->shape->n, tile_m = (float)tile->m, tile_n = (float)tile->n;
-  return ROUNDED * total * (m * n / ((m + tile_m) * (n + tile_n) + (float)tile->slots * tile_m * tile_n));
 }
 
 static vx_gpu_shape part(const vx_gpu_shape *whole, int32_t along_n, int64_t from, int64_t to) {
@@ -79,7 +71,6 @@ void vx_gpu_divide(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut
   float wanted = GAIN * regions->plans[0].seconds, ideals[FIRST_KERNELS];
   int32_t rows[FIRST_KERNELS], found = 0;
   for (int32_t i = 0; i < s.group->count; i++) {
-    if (found == FIRST_KERNELS && least_ideal_of(&s, i, totals[i]) >= ideals[found - 1]) continue;
     float ideal = ideal_of(&s, i, totals[i]);
     if (ideal < 0.f) continue;
     int32_t place = found < FIRST_KERNELS ? found++ : FIRST_KERNELS;
