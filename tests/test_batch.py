@@ -374,11 +374,9 @@ def test_one_library_of_the_cache_serves_all_three(monkeypatch: pytest.MonkeyPat
     assert kernels[0].operator == BatchGemm(transpose_a=True)
 
 
-def test_gpus_have_kernels_of_their_own_for_batches_and_none_for_groups() -> None:
-    a100 = load_spec("a100")
-    assert api._built_for(BatchGemm("float16"), target(a100)) == BatchGemm("float16")
-    with pytest.raises(DeviceError, match="CPUs alone"):
-        vortex.compile(GroupedGemm(), hw=a100, cache=False)
+@pytest.mark.parametrize("operator", [BatchGemm("float16"), GroupedGemm("float16")])
+def test_gpus_have_kernels_of_their_own_for_several_products(operator: BatchGemm | GroupedGemm) -> None:
+    assert api._built_for(operator, target(load_spec("a100"))) == operator
 
 
 def test_many_small_products_are_worth_two_threads(bmm: BatchGemmKernel) -> None:

@@ -30,7 +30,7 @@ from vortex.selector import Grid, NumpyArithmetic, grids
 from vortex.specs import load_spec
 from vortex.winograd import ALGORITHMS, Winograd
 from vortex.winograd_cost import BLOCKINGS, Blocking, WinogradProblem, predict_winograd, strategies
-from vortex.winograd_selector import PACKED, VECTORS, Situation, WinogradSelector, suits, tallest
+from vortex.winograd_selector import PACKED, VECTORS, Situation, WinogradSelector, suits, tiles_called
 
 RNG = np.random.default_rng(11)
 TILES = sorted(ALGORITHMS)
@@ -74,7 +74,7 @@ class Executor:
         from vortex.codegen.lower import compile_object, cpu_target
 
         registers = round(MODEL.rates.registers)
-        tiles = [RegisterTile(r, v, "row") for r in range(1, tallest(registers) + 1) for v in range(1, VECTORS + 1)]
+        tiles = [RegisterTile(*tile, "row") for tile in sorted(tiles_called(registers))]
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         parts = [*kernels, dispatch(tiles, "row"), transpose_kernel(LANES), *winograd_kernels(TILES, LANES)]
         compile_object(parts, cpu_target(CPU), folder / "kernels.o")

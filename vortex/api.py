@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from vortex import operators
 from vortex.axes import fixed
 from vortex.cache import digest
+from vortex.dtypes import SUMS
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
@@ -245,7 +246,7 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
         )
     if getattr(operator, "weights", None) and not device.is_cpu:
         raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
-    several = isinstance(operator, operators.BatchGemm | operators.GroupedGemm)
+    several = isinstance(operator, operators.BatchGemm | operators.GroupedGemm) and operator.dtype not in SUMS
     if not device.is_cpu and several and (store := operators.finishing(operator)):
         raise DeviceError(
             f"{operator.name} with an output of {store.out} and the epilogue {store.chain} on {device.name}: expected "

@@ -26,6 +26,7 @@ from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
 from vortex.specialise import specialised
+from vortex.winograd_selector import tiles_called
 
 Progress = Callable[[str, float], None]
 MOST_STRATEGIES = 16
@@ -63,7 +64,8 @@ def compile(
     if not words:
         found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES)
     clock.lap("sieve")
-    shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
+    called = {(tile.m, tile.n // lanes) for tile in found.register_tiles}
+    shapes = sorted(called | tiles_called(isa.registers) if conv else called)
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     dots = dot_shapes(isa.registers, found.strategies)

@@ -25,6 +25,11 @@ def tallest(registers: int) -> int:
     return max(rows for rows in range(1, registers) if registers_needed(rows, VECTORS) <= registers)
 
 
+def tiles_called(registers: int) -> set[tuple[int, int]]:
+    """The (rows, vectors) that the products call, whatever the sieve admits for others."""
+    return {(rows, vectors) for rows in range(1, tallest(registers) + 1) for vectors in range(1, VECTORS + 1)}
+
+
 def suits(shape: ConvShape) -> bool:
     """Whether the algorithm computes this convolution: 3x3, every stride and dilation 1, one group, not empty."""
     where = shape.window
