@@ -20,7 +20,7 @@ from vortex import operators as ops
 from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_groups import grouped
 from vortex.codegen.cuda_lower import KernelSource, alone
-from vortex.errors import CodegenError, DeviceError, OperandError, ShapeError
+from vortex.errors import CodegenError, DtypeError, OperandError, ShapeError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_grouped import GpuGroupedGemm
 from vortex.gpu_sieve import backends
@@ -134,7 +134,7 @@ class TestRefusals:
             gemm(ExchangeTensor(room), ExchangeTensor(aligned(halves(2, 8, 8))), [4, 4], ExchangeTensor(room))
 
     def test_integers(self):
-        with pytest.raises(DeviceError, match="sums stored in the element type"):
+        with pytest.raises(DtypeError, match="GPU libraries of it are of float types"):
             vortex.compile(ops.GroupedGemm("int8"), "a100", cache=False)
 
 
