@@ -48,6 +48,8 @@ MODULES = (
     "reduction_tiles",
     "rates",
     "effects",
+    "problem",
+    "families",
     "cost",
     "selector",
     "regions",

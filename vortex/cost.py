@@ -27,70 +27,9 @@ from vortex.effects import (
     reading,
     source_byte,
 )
+from vortex.families import dot_products, held_rows, held_serves, part
+from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
-
-
-@dataclass(frozen=True)
-class Strategies:
-    """One column per field, one row per strategy, float32."""
-
-    rows: Value
-    vectors: Value
-    width: Value
-    per_row: Value
-    per_width: Value
-    tile_m: Value
-    tile_n: Value
-    tile_k: Value
-    per_tile_n: Value
-    per_tile_k: Value
-    rows_first: Value
-    pack_a: Value
-    pack_b: Value
-    swap: Value
-    """1 where the product is turned over: C^T = B^T A^T."""
-    dot: Value
-    """1 for the dot family."""
-    held: Value
-    """1 for the held family."""
-    plain: Value
-    """1 where an unpacked, untransposed B (of the turned product: A^T) is accepted."""
-    transposed: Value
-    """1 where a transposed one is accepted."""
-    prepacked: Value
-    """1 where a packed operand is accepted."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One call: the shape, what kind of B it has, and how L2 cuts it."""
-
-    m: Value
-    n: Value
-    k: Value
-    a_is_col: Value
-    plain: Value
-    transposed: Value
-    prepacked: Value
-    spacing_a: Value
-    """Lines of A as stored start on multiples of this many bytes within the span of L1's sets."""
-    spacing_b: Value
-    """The same for an unpacked B."""
-    spacing_b_l2: Value
-    """The same for an unpacked B within the span of L2's sets."""
-    grid_m: Value
-    grid_n: Value
-    splits: Value
-    """Parts that k is cut into: a task has one of them, and the results are added up in the end."""
-    active: Value
-    """Cores that work at the same time."""
-    batch: Value
-    """Products of this shape in one call; each is cut into the same grid."""
-    items_a: Value
-    """How many A's there are: fewer than products where several share one."""
-    items_b: Value
-    others: Value
-    """Bytes of operands that other regions of the same call touch."""
 
 
 @dataclass(frozen=True)
@@ -118,77 +57,12 @@ LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 LONG_LINE = 2048.0
 """Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
-PAGE = 4096.0
-"""Bytes past whose end no prefetcher follows a row."""
-
-
-def part(ops: Arithmetic, p: Problem) -> Value:
-    """The share of k of one task."""
-    return ops.ceil(p.k / p.splits - EPSILON)
 
 
 def adding(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
     """Seconds in which one thread adds the parts of a split reduction to C: each is read, and C is read and written."""
     further = (p.splits - 1.0) * (FLOAT * p.m * p.n)
     return further * (3.0 * source_byte(ops, rates, further, p.active))
-
-
-def dot_products(
-    ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
-) -> tuple[Value, Value]:
-    """Seconds of all tasks of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
-    turned, k = p.transposed > 0.5, ops.name("dot_part", part(ops, p))
-    columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
-    long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
-    rows = ops.name(
-        "dot_rows",
-        ops.least(ops.floor((rates.registers - 2.0 * columns) / (columns + 2.0) + EPSILON), rates.dot_rows),
-    )
-    possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
-    share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
-    tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
-    issues = ops.most(
-        rows * columns, ops.most(columns * rates.dot_load + rows * rates.dot_stream, rates.latency_issues)
-    )
-    body = issues * rates.multiply_add
-    fold = rows * columns * rates.fold
-    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.dot_enter))
-    short = FLOAT * columns * k
-    # What streams past the short side takes half of L1.
-    again = tiles * reading(ops, rates, 2.0 * short, short, short * rates.l2_byte, short * source)
-    load = ops.name("dot_load", FLOAT * share * k * source + again)
-    turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
-    pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
-    waits = pages * latency(ops, rates, footprint, p.active) * rates.page
-    once = compute + waits + exposed(ops, load, compute)
-    turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
-    return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
-
-
-def held_rows(
-    ops: Arithmetic,
-    rates: Rates,
-    s: Strategies,
-    rows: Value,
-    columns: Value,
-    panels: Value,
-    k: Value,
-    steps: Value,
-    stream: Value,
-    waits: Value,
-) -> Value:
-    """Seconds of one task of the held family, which streams what it touches in `stream`.
-
-    `waits` are the latencies of all lines of its rows. The rows that are left over go one by one, each multiply-add
-    after the one before.
-    """
-    left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
-    waiting = rows + left * (rates.latency_issues - 1.0)
-    strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
-    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * ((rates.held_row + strided) * rows)
-    rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
-    compute = ops.name("held_compute", panels * (body + rounds))
-    return compute + exposed(ops, stream, compute) + rates.held_late * waits
 
 
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -322,7 +196,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
     waits = (bytes_a + bytes_c) / rates.line_bytes * wait
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
-    accepted = accepted - s.held * a_is_col
+    accepted = accepted * held_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning

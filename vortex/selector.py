@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vortex.candidates import WHOLE, Strategy, takes_packed
-from vortex.cost import NEVER, Cost, Problem, Strategies, predict
+from vortex.cost import NEVER, Cost, predict
 from vortex.dtypes import WordFormat
+from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
 
 Array = npt.NDArray[np.float32]

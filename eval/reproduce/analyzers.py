@@ -30,7 +30,8 @@ from eval.worker import time_batch
 from vortex import analyzer, operators, profiler
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.compiler import MOST_STRATEGIES
-from vortex.cost import Cost, Problem
+from vortex.cost import Cost
+from vortex.problem import Problem
 from vortex.rkernel import decompose
 from vortex.selector import Array, Grid, LaunchPlan, OperandB, Selector, Shape
 from vortex.shapes import shape_of

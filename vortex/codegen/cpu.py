@@ -26,10 +26,10 @@ from vortex.codegen.cpu_words_objects import word_defines, word_table, word_task
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
-from vortex.cost import Strategies
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
+from vortex.problem import Strategies
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
 

@@ -73,8 +73,9 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
     B is found where `place_of_b` says.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
     is not 0; where it is 2, C is one register tile that all take turns in. The row tiles of a panel ask for the next
-    one between them, each for its share of the rows; a single tile asks for its own panel's AHEAD_ROWS on, if that is
-    one stream. `copy_a` is the load stage of a packed A.
+    one between them, each for its share of the rows, or each for all of it where row tiles are outermost: it comes
+    right after. A single tile asks for its own panel's AHEAD_ROWS on, if that is one stream. `copy_a` is the load
+    stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -187,7 +188,8 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                             )
                         )
                     # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
-                    asked: T.let[T.int64] = T.truncdiv(kb, tiles)
+                    sharing: T.let[T.int64] = T.int64(1) if rows_first else tiles
+                    asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     for x in T.serial(tiles if rows_first else panels):
                         for y in T.serial(panels if rows_first else tiles):
                             t: T.let[T.int64] = y if rows_first else x
@@ -204,7 +206,9 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                             depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
                             ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
                             alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
-                            share: T.let[T.int64] = u * asked + T.min(u, kb - asked * tiles)
+                            share: T.let[T.int64] = (
+                                T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
+                            )
                             if t == 0:
                                 if from_memory:  # noqa: SIM102
                                     # Rows this short end before the hardware has seen a stream.
@@ -240,7 +244,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                         if pack_b
                                         else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
                                     ),
-                                    tiles,
+                                    sharing,
                                 )
                             )
                             if stores:  # noqa: SIM102

@@ -16,7 +16,8 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
-from vortex.cost import Problem, Strategies, predict
+from vortex.cost import predict
+from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
 from vortex.selector import Array, SlopeTable
 

@@ -1,0 +1,80 @@
+"""What the families beside the outer products cost: dot products along k, and products with B held in registers."""
+
+from __future__ import annotations
+
+from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, exposed, latency, reading
+from vortex.problem import Problem, Strategies
+from vortex.rates import FETCHED_AHEAD, Rates
+
+PAGE = 4096.0
+"""Bytes past whose end no prefetcher follows a row."""
+HELD_STEPS = 4.0
+"""Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
+
+
+def part(ops: Arithmetic, p: Problem) -> Value:
+    """The share of k of one task."""
+    return ops.ceil(p.k / p.splits - EPSILON)
+
+
+def dot_products(
+    ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
+) -> tuple[Value, Value]:
+    """Seconds of all tasks of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
+    turned, k = p.transposed > 0.5, ops.name("dot_part", part(ops, p))
+    columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
+    long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
+    rows = ops.name(
+        "dot_rows",
+        ops.least(ops.floor((rates.registers - 2.0 * columns) / (columns + 2.0) + EPSILON), rates.dot_rows),
+    )
+    possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
+    share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
+    tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
+    issues = ops.most(
+        rows * columns, ops.most(columns * rates.dot_load + rows * rates.dot_stream, rates.latency_issues)
+    )
+    body = issues * rates.multiply_add
+    fold = rows * columns * rates.fold
+    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.dot_enter))
+    short = FLOAT * columns * k
+    # What streams past the short side takes half of L1.
+    again = tiles * reading(ops, rates, 2.0 * short, short, short * rates.l2_byte, short * source)
+    load = ops.name("dot_load", FLOAT * share * k * source + again)
+    turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
+    pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
+    waits = pages * latency(ops, rates, footprint, p.active) * rates.page
+    once = compute + waits + exposed(ops, load, compute)
+    turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
+    return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
+
+
+def held_rows(
+    ops: Arithmetic,
+    rates: Rates,
+    s: Strategies,
+    rows: Value,
+    columns: Value,
+    panels: Value,
+    k: Value,
+    steps: Value,
+    stream: Value,
+    waits: Value,
+) -> Value:
+    """Seconds of one task of the held family, which streams what it touches in `stream`.
+
+    `waits` are the latencies of all lines of its rows. The rows that are left over go one by one, each multiply-add
+    after the one before.
+    """
+    left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
+    waiting = rows + left * (rates.latency_issues - 1.0)
+    strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
+    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * ((rates.held_row + strided) * rows)
+    rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
+    compute = ops.name("held_compute", panels * (body + rounds))
+    return compute + exposed(ops, stream, compute) + rates.held_late * waits
+
+
+def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
+    """0 for the held family where it cannot serve: k not contiguous in A, or many steps of it."""
+    return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)
