@@ -38,11 +38,12 @@ Progress = Callable[[str, float], None]
 
 SOURCES = (
     "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c", "batch.c",
-    "grouped.c", "select.c", "polymerize.c", "door.c", "batch_door.c",
+    "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
-    "threads.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "door.c", "batch_door.c",
+    "threads.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "recall.c", "door.c",
+    "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16

@@ -109,7 +109,7 @@ static int64_t different(const vx_batch *batch, const int64_t *strides) {
 }
 
 vx_plan vx_select_products(const vx_batch *batch, int64_t threads) {
-  return vx_select_batch(&batch->call, vx_products(batch), different(batch, batch->a), different(batch, batch->b), threads);
+  return vx_recall_batch(&batch->call, vx_products(batch), different(batch, batch->a), different(batch, batch->b), threads);
 }
 
 static void run_chunk(void *context, int64_t index) {

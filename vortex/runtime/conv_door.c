@@ -132,7 +132,7 @@ static vx_call as_product(const vx_conv *conv) {
 
 static int run_gemm(const vx_conv *conv) {
   vx_call call = as_product(conv);
-  vx_plan plan = vx_select(&call, vx_get_threads());
+  vx_plan plan = vx_recall_batch(&call, 1, 1, 1, vx_get_threads());
   return vx_execute(&call, &plan);
 }
 

@@ -32,7 +32,10 @@ typedef struct {
 
 static atomic_int polymerizing = 1;
 
-void vx_set_polymerizing(int on) { atomic_store(&polymerizing, on); }
+void vx_set_polymerizing(int on) {
+  atomic_store(&polymerizing, on);
+  vx_forget();
+}
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
@@ -257,7 +260,7 @@ vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
 }
 
 int vx_run(const vx_call *call) {
-  vx_polymer polymer;
-  vx_plan plan = vx_choose(call, vx_get_threads(), &polymer);
-  return polymer.count ? vx_execute_regions(call, polymer.regions, polymer.count) : vx_execute(call, &plan);
+  const vx_choice *choice = vx_recall(call, vx_get_threads());
+  const vx_polymer *polymer = &choice->polymer;
+  return polymer->count ? vx_execute_regions(call, polymer->regions, polymer->count) : vx_execute(call, &choice->plan);
 }

@@ -254,6 +254,16 @@ void vx_set_polymerizing(int on);
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer);
 int vx_run(const vx_call *call);
 
+/* recall.c: as vx_choose and vx_select_batch, from memory where this thread asked the same before. */
+typedef struct {
+  vx_plan plan;
+  vx_polymer polymer;
+} vx_choice;
+const vx_choice *vx_recall(const vx_call *call, int64_t threads);
+vx_plan vx_recall_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads);
+/* From now on every thread chooses anew. */
+void vx_forget(void);
+
 /* threads.c */
 void vx_parallel(void (*task)(void *context, int64_t index), void *context, int64_t tasks);
 void vx_set_threads(int64_t count);

@@ -108,8 +108,7 @@ vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
 }
 
 int vx_run(const vx_call *call) {
-  vx_plan plan = vx_select(call, vx_get_threads());
-  return vx_execute(call, &plan);
+  return vx_execute(call, &vx_recall(call, vx_get_threads())->plan);
 }
 
 void vx_set_polymerizing(int on) {}
