@@ -13,8 +13,8 @@ from vortex import operators as ops
 from vortex.launcher import GemmKernel
 
 SHAPES = list(itertools.product((1, 3, 17), (1, 16, 33, 90), (1, 16, 33, 90, 300)))
-"""More than are remembered, so that entries are taken over. Where n is k, rows of a transposed B are as far apart as plain
-ones."""
+"""More than are remembered, so that entries are taken over. Where n is k, rows of a transposed B are as far apart as
+plain ones."""
 
 
 def integers(generator: np.random.Generator, *shape: int) -> np.ndarray:
