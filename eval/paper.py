@@ -22,6 +22,7 @@ from eval.reproduce.pages import write
 from eval.reproduce.registry import RESULTS, result
 from eval.reproduce.result import Options, Result
 from eval.reproduce.run import measure, minutes, state, states_of
+from eval.suites import CONV_SUITES, MAIN_SUITES
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,6 +41,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--docs", action="store_true", help="write the summary into docs/performance.md")
     top.add_argument("--library", help="a saved library of products instead of vortex.compile()")
     top.add_argument("--inputs", type=int, help="of each network of fig13, spread evenly (default: all)")
+    suites = (*MAIN_SUITES, *CONV_SUITES)
+    top.add_argument(
+        "--suites", nargs="+", default=(), choices=suites, metavar="SUITE", help="of table5 (default: all)"
+    )
     top.add_argument("--seed", type=int, default=0, help="of the operands")
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine; every row says so")
     return top
@@ -92,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = asked.out or Path("results/paper-smoke" if asked.smoke else "results/paper")
     folder.mkdir(parents=True, exist_ok=True)
     library = str(Path(asked.library).resolve()) if asked.library else None
-    options = Options(threads, asked.seed, asked.smoke, asked.allow_busy or asked.smoke, library, folder, asked.inputs)
+    busy, suites = asked.allow_busy or asked.smoke, tuple(asked.suites)
+    options = Options(threads, asked.seed, asked.smoke, busy, library, folder, asked.inputs, suites)
     results = [result(name) for name in RESULTS if name in asked.results or "all" in asked.results]
     if asked.fresh:
         for found in results:

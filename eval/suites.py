@@ -12,6 +12,7 @@ SUITE_DIR = Path(__file__).parent / "suites"
 # The paper's four GEMM suites (its Table 3), and the classifier layers in the orientation that inference uses.
 VORTEX_SUITES = ("vortex_deepbench_gemm_84", "vortex_transformer_gemm_192", "vortex_cnn_fc_80", "vortex_gnn_gemm_150")
 MAIN_SUITES = (*VORTEX_SUITES, "cnn_fc_forward_80")
+CONV_SUITES = ("vortex_deepbench_conv_107", "vortex_cnn_conv_584")
 FLOAT_BYTES = 4
 Layout = Literal["case", "nn", "nt", "tn", "tt"]
 

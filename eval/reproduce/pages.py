@@ -41,7 +41,7 @@ def made(result: Result, lines: Sequence[Line], states: Sequence[tuple[int, Stat
     items.append(f"commit: {', '.join(values(lines, 'commit'))}")
     for threads, found in states:
         measured = result.same_lines_as or result.name
-        some = "" if found.done == found.cases else ", spread evenly over all"
+        some = "" if found.done == found.cases else ", spread evenly over each suite"
         command = f"`python -m eval.paper {measured} --threads {threads}`"
         items.append(f"command: {command}: {found.done} of {found.cases} cases were run{some}")
     if spreads := [row["spread"] for row in rows if row.get("spread") is not None]:

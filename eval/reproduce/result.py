@@ -33,6 +33,8 @@ class Options:
     """Of the results: what takes long before the first case is kept there. None: it is made in every run."""
     inputs: int | None = None
     """Of a network, at most; spread evenly over all it has."""
+    suites: tuple[str, ...] = ()
+    """Of table5: only cases of these. None given: of all."""
 
 
 Measure = Callable[[Any], list[Line]]

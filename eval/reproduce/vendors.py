@@ -18,10 +18,9 @@ from eval.records import Line
 from eval.report import failures
 from eval.reproduce.result import Measure, Options, Page, Result
 from eval.stats import geometric_estimate
-from eval.suites import MAIN_SUITES, Case
+from eval.suites import CONV_SUITES, MAIN_SUITES, Case
 
 GEMM_SYSTEMS = ("vortex", "mkl", "onednn", "openblas", "vortex_packed", "onednn_packed", "onnxruntime")
-CONV_SUITES = ("vortex_deepbench_conv_107", "vortex_cnn_conv_584")
 SMOKE_FLOPS = 2e8
 EFFORT = Effort(rounds=3, seconds=0.05, modes=("warm",))
 SMOKE_EFFORT = Effort(rounds=2, seconds=0.01, modes=("warm",))
@@ -38,7 +37,8 @@ def by_size(cases: Iterable[Case | OperatorCase], options: Options) -> list[Case
 
 def vendor_cases(options: Options) -> Sequence[Case | OperatorCase]:
     """The 506 products of Table 3, the classifier layers once more as inference runs them, the 691 of Table 4."""
-    return by_size((case for suite in (*MAIN_SUITES, *CONV_SUITES) for case in load_any_suite(suite)), options)
+    suites = options.suites or (*MAIN_SUITES, *CONV_SUITES)
+    return by_size((case for suite in suites for case in load_any_suite(suite)), options)
 
 
 def open_vendors(options: Options, stack: ExitStack) -> Measure:
