@@ -99,20 +99,23 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
   }
 }
 
-/* M = V U of `tiles` tiles and `panels` panels of filters from `panel`, for every point. */
+/* M = V U of `tiles` tiles and `panels` panels of filters from `panel`, for every point. Filters are used once in a pass, and those of a
+ * network come from memory each time: the row tiles of a panel ask for the next one between them. */
 static void multiply(const job *work, const float *v, float *m, int64_t tiles, int64_t panel, int64_t panels) {
   const vx_conv *c = work->conv;
-  int64_t width = vx_winograd_width, points = work->algorithm->points, depth = c->channels;
-  int64_t blocks = parts(tiles, vx_winograd_rows), low = tiles / blocks, extra = tiles % blocks;
+  int64_t width = vx_winograd_width, points = work->algorithm->points, depth = c->channels, floats = depth * width;
+  int64_t blocks = parts(tiles, vx_winograd_rows), low = tiles / blocks, extra = tiles % blocks, asked = depth / blocks;
+  const float *filters = c->w + panel * points * floats;
   for (int64_t p = 0; p < points; p++)
     for (int64_t j = 0; j < panels; j++) {
       int64_t wide = smaller(width, c->filters - (panel + j) * width), vectors = parts(wide, vx_lanes);
-      const float *u = c->w + ((panel + j) * points + p) * depth * width;
+      const float *u = filters + (j * points + p) * floats;
+      const float *next = j + 1 < panels ? u + points * floats : p + 1 < points ? filters + (p + 1) * floats : filters;
       for (int64_t b = 0, i = 0; b < blocks; b++) {
-        int64_t height = low + (b < extra);
+        int64_t height = low + (b < extra), share = b * asked + smaller(b, depth - asked * blocks);
         vortex_l0_row((int32_t)height, (int32_t)vectors, v + p * work->v_point + i * work->v_row, u,
                       m + p * work->m_point + i * work->m_row + j * width, depth, work->v_row, width, work->m_row,
-                      (int32_t)(wide - (vectors - 1) * vx_lanes), 0, u, depth);
+                      (int32_t)(wide - (vectors - 1) * vx_lanes), 0, next + share * width, blocks);
         i += height;
       }
     }
