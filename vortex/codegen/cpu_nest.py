@@ -73,13 +73,13 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
     B is found where `place_of_b` says.
     With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
     is not 0; where it is 2, C is one register tile that all take turns in. The row tiles of a panel ask for the next
-    one between them, each for its share of the rows, or each for all of it where row tiles are outermost: it comes
-    right after. A single tile asks for its own panel's AHEAD_ROWS on, if that is one stream. `copy_a` is the load
-    stage of a packed A.
+    one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
+    each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
+    that is one stream. `copy_a` is the load stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
-    from_memory = not pack_a and not is_col
+    from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -188,7 +188,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                             )
                         )
                     # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
-                    sharing: T.let[T.int64] = T.int64(1) if rows_first else tiles
+                    sharing: T.let[T.int64] = T.Select(panels > 1, T.int64(1), tiles) if asks_all else tiles
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     for x in T.serial(tiles if rows_first else panels):
                         for y in T.serial(panels if rows_first else tiles):
