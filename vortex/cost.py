@@ -125,7 +125,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
 
     loose_a = a_is_col * (1.0 - s.pack_a)
     apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
-    torn = ops.name("torn", ops.where(apart <= rates.l2_bytes, 0.0, loose_a))
+    block_a = FLOAT * depth * ops.least(rows, s.tile_m)
+    torn = ops.name("torn", ops.where(ops.most(apart, block_a) <= rates.l2_bytes, 0.0, loose_a))
     piece = ops.name("piece", FLOAT * height + torn * ops.most(rates.line_bytes - FLOAT * height, 0.0))
     tile_a = ops.name("tile_a", piece * k)
     crowded_a = 1.0 + torn * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
@@ -157,7 +158,6 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     exposed_b = (1.0 - s.pack_b) * bands * (exposed(ops, first_b, covered) + rates.row_start * torn_b)
 
-    block_a = FLOAT * depth * ops.least(rows, s.tile_m)
     block_b = rates.bytes_b * depth * ops.least(columns, s.tile_n)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
     again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte * crowded_a, first_a)
@@ -168,8 +168,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
-    again = exposed(ops, again_a, one) + ops.where(reused_a <= rates.l2_bytes, 0.0, stalls)
-    reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * exposed(ops, again_b, across)
+    seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
+    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * torn * (tile_a * source_a))
+    again = exposed(ops, again_a, one) + seen_a
+    reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * (exposed(ops, again_b, across) + seen_b)
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)

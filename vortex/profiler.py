@@ -248,6 +248,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         row_start=EFFECTS.row_start,
         short_runs=EFFECTS.short_runs,
         covered=EFFECTS.covered,
+        shared_stream=EFFECTS.shared_stream,
         turned_leap=EFFECTS.turned_leap,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,

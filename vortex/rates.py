@@ -97,6 +97,8 @@ class Rates:
     """how much longer than one stream its bytes take;"""
     covered: float
     """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    shared_stream: float
+    """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
     visit: float
@@ -177,6 +179,9 @@ class Effects:
     """how much longer than one stream its bytes take;"""
     covered: float = 0.37
     """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    shared_stream: float = 0.4
+    """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
+    threads, and what else runs on the socket, read from there too."""
     turned_leap: float = 0.25
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
     visit: float = 0.2

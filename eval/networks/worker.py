@@ -58,6 +58,7 @@ class Worker:
 
     def _open(self, name: str, small: bool) -> dict[str, Any]:
         self.run = self.module = None
+        torch.compiler.reset()  # networks share code, which is compiled a few times and then no more
         gc.collect()
         begin = time.perf_counter()
         self.module = made(name, small)
