@@ -165,14 +165,17 @@ def fig13(lines: Sequence[Line]) -> Page:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name in dict.fromkeys(line["id"] for line in lines):
-            found = speedups(lines, name, "eager")
-            axes.plot(range(len(found)), list(found.values()), marker=".", label=name)
+        names = [name for name in NETWORKS if any(line["id"] == name for line in lines)]
+        for place, rival in enumerate(RIVALS):
+            points = [(at, x) for at, name in enumerate(names) for x in speedups(lines, name, rival).values()]
+            beside = 0.2 * (place - (len(RIVALS) - 1) / 2)
+            places, ratios = [at + beside for at, _ in points], [x for _, x in points]
+            axes.scatter(places, ratios, s=24, alpha=0.8, label=f"over {rival}")
         axes.axhline(1.0, color="gray", linewidth=1)
-        axes.set_xlabel("inputs, in the order of the table of cases")
-        axes.set_ylabel("speedup over PyTorch eager")
+        axes.set(ylabel="speedup, a point for each input", ylim=(0.0, None))
+        axes.set_xticks(range(len(names)), names, rotation=20)
         axes.legend(fontsize=8)
-        axes.grid(alpha=0.3)
+        axes.grid(alpha=0.3, axis="y")
 
     return Page(blocks, losses, draw)
 
