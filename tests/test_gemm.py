@@ -93,6 +93,19 @@ def test_every_strategy_gives_the_same_bits(gemm: GemmKernel, kind: OperandB, tr
         assert all(np.allclose(out, exact, rtol=1e-4, atol=1e-3) for out in expected.values())
 
 
+@pytest.mark.parametrize("short", [*range(1, 34), 47])
+def test_dot_products_along_any_short_side(gemm: GemmKernel, short: int) -> None:
+    """Of a transposed B, as many rows or columns as there are registers: in tiles, k in the pieces that L1 keeps."""
+    for m, n, k in ((short, 53, 17), (short, 50, 1), (short, 49, 9001), (51, short, 33)):
+        a, b = integers(m, k), integers(k, n)
+        plans = [plan for plan in gemm.plans(m, n, k, transpose_b=True) if not plan.regions and plan.strategy.stage.dot]
+        assert bool(plans) == (short <= gemm.manifest.rates.registers)
+        for plan in plans:
+            out = np.full((m, n), np.nan, np.float32)
+            gemm.run(plan, a, stored(b, True), out, transpose_b=True)
+            assert np.array_equal(out, a @ b), (m, n, k, plan)
+
+
 def test_few_columns_have_the_same_bits_on_any_number_of_threads(gemm: GemmKernel) -> None:
     """Where the dot family competes with outer products, one thread decides for all."""
     rng = np.random.default_rng(5)

@@ -208,8 +208,8 @@ DOT_ROWS = 8
 
 
 def dot_tiles(registers: int) -> dict[int, int]:
-    """Tallest dot tile by its columns: accumulators and the operands of two steps of k fit in the registers."""
-    tallest = {columns: (registers - 2 * columns) // (columns + 2) for columns in range(1, registers // 2)}
+    """Tallest dot tile by its columns: accumulators and the operands of a step of k fit in the registers."""
+    tallest = {columns: (registers - columns) // (columns + 1) for columns in range(1, registers // 3 + 1)}
     return {columns: min(rows, DOT_ROWS) for columns, rows in tallest.items() if rows >= 1}
 
 

@@ -8,6 +8,8 @@ from vortex.rates import FETCHED_AHEAD, Rates
 
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
+DOT_SHARE = 0.9
+"""Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
 HELD_STEPS = 4.0
 """Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
 
@@ -17,36 +19,50 @@ def part(ops: Arithmetic, p: Problem) -> Value:
     return ops.ceil(p.k / p.splits - EPSILON)
 
 
+def straddled(ops: Arithmetic, rates: Rates, spacing: Value) -> Value:
+    """Multiply-adds in whose time a vector is loaded once more: across two lines, where rows begin within one."""
+    return ops.where(spacing > rates.line_bytes - 0.5, 0.0, rates.straddled)
+
+
 def dot_products(
     ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
 ) -> tuple[Value, Value]:
     """Seconds of all tasks of the dot family, and 1 where it can serve: k contiguous in A, and a short side."""
     turned, k = p.transposed > 0.5, ops.name("dot_part", part(ops, p))
-    columns = ops.name("dot_columns", ops.where(turned, ops.least(p.m, p.n), p.n))
+    short = ops.name("dot_short", ops.where(turned, ops.least(p.m, p.n), p.n))
     long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
+    abreast = ops.name("abreast", ops.most(ops.ceil(short / rates.dot_columns - EPSILON), 1.0))
+    columns = ops.name("dot_columns", ops.ceil(short / abreast - EPSILON))
     rows = ops.name(
-        "dot_rows",
-        ops.least(ops.floor((rates.registers - 2.0 * columns) / (columns + 2.0) + EPSILON), rates.dot_rows),
+        "dot_rows", ops.least(ops.floor((rates.registers - columns) / (columns + 1.0) + EPSILON), rates.dot_rows)
     )
-    possible = ops.where(rows > 0.5, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
+    longest = ops.where(turned, rates.registers, rates.dot_columns)
+    possible = ops.where(short <= longest, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
-    tiles = ops.ceil(share / ops.most(rows, 1.0) - EPSILON)
-    issues = ops.most(
-        rows * columns, ops.most(columns * rates.dot_load + rows * rates.dot_stream, rates.latency_issues)
+    tiles = ops.ceil(share / rows - EPSILON) * abreast
+    over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
+    kept = FLOAT * columns * k
+    pieces = ops.most(over_b * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
+    rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
+    columns_apart = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
+    loads = columns * (rates.dot_load + straddled(ops, rates, columns_apart)) + rows * (
+        rates.dot_stream + straddled(ops, rates, rows_apart)
     )
+    issues = ops.most(rows * columns, ops.most(loads, rates.latency_issues))
     body = issues * rates.multiply_add
     fold = rows * columns * rates.fold
-    compute = ops.name("dot_compute", tiles * (ops.ceil(k / rates.lanes - EPSILON) * body + fold + rates.dot_enter))
-    short = FLOAT * columns * k
-    # What streams past the short side takes half of L1.
-    again = tiles * reading(ops, rates, 2.0 * short, short, short * rates.l2_byte, short * source)
-    load = ops.name("dot_load", FLOAT * share * k * source + again)
-    turning = ops.where(turned, 0.0, columns * p.k * (rates.transpose * (rates.lanes / columns) + FLOAT * source))
+    steps = ops.ceil(k / rates.lanes - EPSILON) * body
+    compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
+    # What streams past the short side takes half of L1, and stays in L2 for the tiles of columns after the first.
+    again = tiles * reading(ops, rates, 2.0 * kept / pieces, kept, kept * rates.l2_byte, kept * source)
+    passing = FLOAT * share * k
+    load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
+    turning = ops.where(turned, 0.0, short * p.k * (rates.transpose * (rates.lanes / short) + FLOAT * source))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
     waits = pages * latency(ops, rates, footprint, p.active) * rates.page
     once = compute + waits + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
-    return waves * once + ops.where(columns > 1.5, turned_over, 0.0), possible
+    return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
 
 def held_rows(

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from vortex.candidates import DOT_ROWS
+from vortex.candidates import DOT_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec
 from vortex.rates import EFFECTS, Rates
@@ -218,6 +218,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         cores=float(spec.cores),
         latency_issues=isa.in_flight,
         dot_rows=float(DOT_ROWS),
+        dot_columns=float(max(dot_tiles(isa.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, EFFECTS.resident_share),
         l3_bytes=outer.capacity_bytes * EFFECTS.outer_share * max(1, spec.cores // outer.shared_by),
@@ -255,6 +256,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         huddled=EFFECTS.huddled,
         dot_load=EFFECTS.dot_load,
         dot_stream=EFFECTS.dot_stream,
+        straddled=EFFECTS.straddled,
         page=EFFECTS.page,
         dot_enter=EFFECTS.dot_enter_cycles / spec.clock_hz,
         fold=EFFECTS.fold_cycles / spec.clock_hz,

@@ -47,6 +47,9 @@ class Rates:
     latency_issues: float
     """Independent multiply-adds that keep the units busy."""
     dot_rows: float
+    """Rows of the tallest dot tile,"""
+    dot_columns: float
+    """and columns of the widest."""
     l1_bytes: float
     l2_bytes: float
     l3_bytes: float
@@ -110,7 +113,9 @@ class Rates:
     dot_load: float
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
     dot_stream: float
-    """and one of the long side, which it sees once."""
+    """and one of the long side, which it sees once,"""
+    straddled: float
+    """and one that lies across two lines once more."""
     page: float
     """Latencies that it waits for at each page of a long row."""
     dot_enter: float
@@ -157,7 +162,7 @@ class Effects:
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
     reach: float = 8.0
     """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
-    collision_share: float = 0.57
+    collision_share: float = 1.0
     """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
@@ -182,23 +187,25 @@ class Effects:
     shared_stream: float = 0.4
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
     threads, and what else runs on the socket, read from there too."""
-    turned_leap: float = 0.25
+    turned_leap: float = 0.5
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
-    visit: float = 0.2
+    visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
     """How many times its bytes a C costs more whose rows are all further ones,"""
     huddled: float = 0.7
     """and the same where rows are short."""
-    dot_load: float = 1.7
-    """Multiply-adds in whose time the dot family loads one vector of the short side: many straddle two lines,"""
-    dot_stream: float = 4.2
-    """and one of the long side, which comes from outside L1."""
-    page: float = 1.2
+    dot_load: float = 0.8
+    """Multiply-adds in whose time the dot family loads one vector of the short side,"""
+    dot_stream: float = 5.4
+    """and one of the long side, which comes from outside L1,"""
+    straddled: float = 0.37
+    """and one that lies across two lines once more."""
+    page: float = 0.55
     """Latencies that the dot family waits for at each page of a long row."""
-    dot_enter_cycles: float = 6.0
+    dot_enter_cycles: float = 1.0
     """Cycles between one of its micro-kernels and the next,"""
-    fold_cycles: float = 2.7
+    fold_cycles: float = 2.8
     """and to add up and store one of its sums."""
     held_step: float = 1.15
     """Multiply-adds in whose time the held family does one."""

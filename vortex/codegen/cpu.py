@@ -15,7 +15,7 @@ from tvm import tirx
 
 from vortex.affinity import end_with_parent
 from vortex.candidates import Strategy, dot_tiles
-from vortex.codegen.cpu_dot import dot_kernel, dot_symbol
+from vortex.codegen.cpu_dot import STEP_IR, dot_kernel, dot_symbol
 from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
@@ -29,7 +29,9 @@ from vortex.codegen.selector import costs, padded_columns
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
+from vortex.families import DOT_SHARE
 from vortex.problem import Strategies
+from vortex.rates import Rates
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
 
@@ -102,7 +104,8 @@ def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path)
 
 
 def _emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([dot_kernel(rows, columns, lanes) for rows, columns in shapes], cpu_target(llvm_cpu), path)
+    kernels = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
 def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
@@ -184,19 +187,22 @@ def measuring_table(lanes: int) -> str:
     )
 
 
-def dot_table(dots: Sequence[tuple[int, int]]) -> list[str]:
-    """C source of the dot family's micro-kernels by columns and rows."""
+def dot_table(dots: Sequence[tuple[int, int]], rates: Rates) -> list[str]:
+    """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
     tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
     width = 16
     entries = [
         "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
         for c in range(width)
     ]
-    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t)"
+    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t)"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
         f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
         f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
+        f"const int64_t vx_dot_widest = {max(tallest, default=0)};",
+        f"const int64_t vx_dot_short = {round(rates.registers) if dots else 0};",
+        f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
     ]
 
 
@@ -251,15 +257,15 @@ def library_table(
             f"const int64_t vx_fixed[3] = {{{extents}}};",
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
-            *(word_table(words) if words else float_table(parts)),
+            *(word_table(words) if words else float_table(parts, selector.rates)),
             "",
         ]
     )
 
 
-def float_table(parts: Parts) -> list[str]:
+def float_table(parts: Parts, rates: Rates) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    return [*dot_table(parts.dots), *held_table(parts.held), *nest_table(parts.nests)]
+    return [*dot_table(parts.dots, rates), *held_table(parts.held), *nest_table(parts.nests)]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

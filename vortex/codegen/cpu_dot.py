@@ -8,11 +8,24 @@ the outer product's single chain.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import filled, placed, vector_intrinsics, with_extents
+from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
+
+STEP_SYMBOL = "vortex_dot_step"
+STEP_IR = f"""define weak_odr hidden i32 @{STEP_SYMBOL}() #0 {{
+  call void asm sideeffect "", ""()
+  ret i32 0
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+"""LLVM text that a module of these kernels needs: the end of a step of k, an empty statement that LLVM does not double.
+
+It would else do two steps at a time and begin the loads of both: more vectors than there are registers.
+"""
 
 
 def dot_symbol(rows: int, columns: int) -> str:
@@ -22,13 +35,13 @@ def dot_symbol(rows: int, columns: int) -> str:
 def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
     """C[i, j] (+)= sum over k of X[i, k] Y[j, k].
 
-    `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate)`, strides in elements.
+    `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate, ahead)`, strides in elements; so far ahead
+    of X is asked for.
     """
     kernel = filled(_form(lanes), dot_symbol(rows, columns), rows, columns)
     names = vector_intrinsics(lanes)
-    schedule = placed(kernel, (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1)))
-    schedule.unroll(schedule.get_loops(schedule.get_sblock("compute"))[-1])
-    return schedule.mod["main"]
+    stages = (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1))
+    return placed(kernel, stages).mod["main"]
 
 
 @cache
@@ -44,6 +57,16 @@ def _form(lanes: int) -> tirx.PrimFunc:
             turned = T.Shuffle([vector], [(lane + half) % lanes for lane in range(lanes)])
             T.buffer_store(partial, vector + turned, [at, T.ramp(0, 1, lanes)])
 
+    @T.inline
+    def multiply(row: Any, column: Any, acc: Any, left: Any, right: Any) -> None:
+        T.reads(acc[row * columns + column, 0:lanes], left[0:lanes], right[column, 0:lanes])
+        T.writes(acc[row * columns + column, 0:lanes])
+        acc[row * columns + column, T.ramp(0, 1, lanes)] = T.fma(
+            left[T.ramp(0, 1, lanes)],
+            right[column, T.ramp(0, 1, lanes)],
+            acc[row * columns + column, T.ramp(0, 1, lanes)],
+        )
+
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         x: T.handle,
@@ -55,6 +78,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
         row_stride: T.int64,
         column_stride: T.int64,
         accumulate: T.int32,
+        ahead: T.int64,
     ):
         T.func_attr({"tirx.noalias": True})
         X = T.match_buffer(x, (rows, depth), "float32", align=4, strides=[ldx, T.int64(1)])
@@ -70,34 +94,54 @@ def _form(lanes: int) -> tirx.PrimFunc:
                     with T.sblock("zero"):
                         vi, vl = T.axis.remap("SS", [i, l])
                         acc[vi, vl] = T.float32(0)
-            for k in T.serial(T.truncdiv(depth + lanes - 1, lanes)):
+            for k in T.serial(T.truncdiv(depth, lanes)):
+                for i in T.unroll(rows):
+                    T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), 0))
+                for j in T.unroll(columns):
+                    with T.sblock("load_y"):
+                        vk = T.axis.spatial(T.truncdiv(depth, lanes), k)
+                        vj = T.axis.spatial(columns, j)
+                        T.reads(Y[vj, vk * lanes : vk * lanes + lanes])
+                        T.writes(right[vj, 0:lanes])
+                        right[vj, T.ramp(0, 1, lanes)] = Y[vj, T.ramp(vk * lanes, 1, lanes)]
+                for i in T.unroll(rows):
+                    with T.sblock("load_x"):
+                        vk = T.axis.spatial(T.truncdiv(depth, lanes), k)
+                        vi = T.axis.spatial(rows, i)
+                        T.reads(X[vi, vk * lanes : vk * lanes + lanes])
+                        T.writes(left[0:lanes])
+                        left[T.ramp(0, 1, lanes)] = X[vi, T.ramp(vk * lanes, 1, lanes)]
+                    for j in T.unroll(columns):
+                        with T.sblock("multiply"):
+                            vi, vj = T.axis.remap("SS", [i, j])
+                            multiply(vi, vj, acc, left, right)
+                T.evaluate(T.call_extern("int32", STEP_SYMBOL))
+            # What is left of a vector, under a mask.
+            for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - T.truncdiv(depth, lanes)):
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
-                        vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
                         vl = T.axis.spatial(lanes, l)
-                        mask[vl] = T.Select(T.Cast("int64", vl) < depth - vk * lanes, T.int32(1), T.int32(0))
+                        mask[vl] = T.Select(
+                            vl < T.Cast("int32", depth - T.truncdiv(depth, lanes) * lanes), T.int32(1), T.int32(0)
+                        )
                 for j in range(columns):
                     for l in range(lanes):
                         with T.sblock("fetch_y"):
-                            vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
                             vj, vl = T.axis.remap("SS", [j, l])
-                            right[vj, vl] = T.if_then_else(mask[vl] != 0, Y[vj, vk * lanes + vl], T.float32(0))
+                            right[vj, vl] = T.if_then_else(
+                                mask[vl] != 0, Y[vj, T.truncdiv(depth, lanes) * lanes + vl], T.float32(0)
+                            )
                 for i in range(rows):
                     for l in range(lanes):
                         with T.sblock("fetch_x"):
-                            vk = T.axis.spatial(T.truncdiv(depth + lanes - 1, lanes), k)
                             vi, vl = T.axis.remap("SS", [i, l])
-                            left[vl] = T.if_then_else(mask[vl] != 0, X[vi, vk * lanes + vl], T.float32(0))
-                    for j in range(columns):
-                        with T.sblock("compute"):
-                            vi, vj = T.axis.remap("SS", [i, j])
-                            T.reads(acc[vi * columns + vj, 0:lanes], left[0:lanes], right[vj, 0:lanes])
-                            T.writes(acc[vi * columns + vj, 0:lanes])
-                            acc[vi * columns + vj, T.ramp(0, 1, lanes)] = T.fma(
-                                left[T.ramp(0, 1, lanes)],
-                                right[vj, T.ramp(0, 1, lanes)],
-                                acc[vi * columns + vj, T.ramp(0, 1, lanes)],
+                            left[vl] = T.if_then_else(
+                                mask[vl] != 0, X[vi, T.truncdiv(depth, lanes) * lanes + vl], T.float32(0)
                             )
+                    for j in T.unroll(columns):
+                        with T.sblock("multiply_rest"):
+                            vi, vj = T.axis.remap("SS", [i, j])
+                            multiply(vi, vj, acc, left, right)
             for i in T.unroll(rows):
                 for j in T.unroll(columns):
                     with T.sblock("fold"):

@@ -6,7 +6,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import masked_load, masked_store, placed, vector_intrinsics
+from vortex.codegen.cpu_tile import fetch, masked_load, masked_store, placed, vector_intrinsics
 
 COPY_SYMBOL = "vortex_copy"
 TRANSPOSE_SYMBOL = "vortex_transpose"
@@ -31,24 +31,30 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
             mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
             vector = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
             for i in T.serial(rows):
-                for j in T.serial((columns + lanes - 1) // lanes):
+                for j in T.serial(columns // lanes):
+                    with T.sblock("whole"):
+                        vi = T.axis.spatial(rows, i)
+                        vj = T.axis.spatial(columns // lanes, j)
+                        T.reads(S[vi, vj * lanes : vj * lanes + lanes])
+                        T.writes(D[vi, vj * lanes : vj * lanes + lanes])
+                        D[vi, T.ramp(vj * lanes, 1, lanes)] = S[vi, T.ramp(vj * lanes, 1, lanes)]
+                for _ in T.serial((columns + lanes - 1) // lanes - columns // lanes):
                     for l in T.vectorized(lanes):
                         with T.sblock("mask"):
-                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
                             v = T.axis.spatial(lanes, l)
-                            mask[v] = T.Select(T.Cast("int64", v) < columns - vj * lanes, T.int32(1), T.int32(0))
+                            mask[v] = T.Select(
+                                T.Cast("int64", v) < columns - columns // lanes * lanes, T.int32(1), T.int32(0)
+                            )
                     for l in range(lanes):
                         with T.sblock("load"):
                             vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
                             v = T.axis.spatial(lanes, l)
-                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, vj * lanes + v], T.float32(0))
+                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, columns // lanes * lanes + v], T.float32(0))
                     for l in range(lanes):
                         with T.sblock("store"):
                             vi = T.axis.spatial(rows, i)
-                            vj = T.axis.spatial((columns + lanes - 1) // lanes, j)
                             v = T.axis.spatial(lanes, l)
-                            D[vi, vj * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
+                            D[vi, columns // lanes * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
 
     names = vector_intrinsics(lanes)
     return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]
@@ -104,6 +110,9 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
                 for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
                     wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), rows - io * lanes))
                     tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
+                    # The rows that are next: each is a stream of its own, too short for hardware to follow.
+                    for j in T.unroll(lanes):
+                        T.evaluate(fetch(T.address_of(S[(jo + 1) * lanes + j, io * lanes]), 0))
                     for j in T.unroll(lanes):
                         if j < tall:
                             block[T.ramp(j * lanes, 1, lanes)] = masked_load(

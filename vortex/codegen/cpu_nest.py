@@ -55,6 +55,8 @@ SHORT = int(FETCHED_AHEAD)
 AHEAD = int(FETCHED_TILE) // 4
 AHEAD_ROWS = 42
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to."""
+COPIED_AHEAD = 4096
+"""Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -125,7 +127,10 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                 if stage.pack_b == "copy":
                     # Row by row over all panels: B is read as it lies in memory, not in runs one panel wide.
                     whole: T.let[T.int64] = T.truncdiv(nb, width)
+                    lead: T.let[T.int64] = T.truncdiv(COPIED_AHEAD, nb) + 1
                     for p in T.serial(kb):
+                        for q in T.serial(T.truncdiv(nb + LINE - 1, LINE)):
+                            T.evaluate(fetch(T.address_of(B[(p0 + p + lead) * ldb + j0 + q * LINE]), 0))
                         T.evaluate(
                             T.call_extern(
                                 "int32",

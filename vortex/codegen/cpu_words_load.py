@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_load import turning, zipped
-from vortex.codegen.cpu_tile import masked_load
+from vortex.codegen.cpu_tile import LINE, fetch, masked_load
 from vortex.dtypes import WordFormat
 
 INTERLEAVE_SYMBOL = "vortex_words_interleave"
@@ -114,7 +114,8 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     """
     gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
     element, span, pieces = gather.element, lanes * per_word, GATHERED // per_word
-    at_once = STREAMS // per_word
+    at_once, line = STREAMS // per_word, LINE * 4 // words.item_bytes
+    lines = max(GATHERED * lanes // line, 1)
 
     def gathered(block: tirx.Buffer, S: tirx.Buffer, row: Any, first: Any, left: Any, k: Any, stride: Any) -> list[Any]:
         """The words of `GATHERED` vectors of columns from `first` on, `left` of which there are."""
@@ -184,6 +185,11 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                             sums[T.ramp(v * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
                     for wi in T.serial(T.min(depth - wo * at_once, T.int64(at_once))):
                         w: T.let[T.int64] = wo * at_once + wi
+                        # The rows that are next: each is a page of its own, which hardware does not follow.
+                        for r in T.unroll(per_word):
+                            for q in T.unroll(lines):
+                                row: T.let[T.int64] = w * per_word + r + STREAMS
+                                T.evaluate(fetch(T.address_of(S[row * source_stride + first + q * line]), 0))
                         put(block, sums, S, D, w, first, left, k, source_stride, width, place)
                     if signed:
                         subtract(sums, D, left, place)

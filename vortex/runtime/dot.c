@@ -1,41 +1,66 @@
-/* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in one tile of columns. */
+/* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in few tiles of columns. */
 #include "tasks.h"
 
-/* Elements: a cache line, how far to fetch ahead, and the longest row for which that is done all along it. */
+/* Elements: a cache line, and how far to ask ahead along a row that is too long to ask for the next one. */
 #define LINE 16
-#define AHEAD 1024
-#define SHORT 2048
-#define FIRST 128
+#define AHEAD 2048
 /* Tiles whose sums a store stage finishes together. */
 #define TILES 8
+/* Elements of the long side that L2 keeps from one tile of columns to the next. */
+#define KEPT (32 * 1024)
 
 static int64_t short_side(const vx_call *call) {
   return call->transpose_b && call->m < call->n ? call->m : call->n;
 }
 
-int64_t vx_dot_columns(const vx_call *call) {
-  int64_t columns = short_side(call);
-  if (call->packed || call->transpose_a || columns >= VX_DOT_MOST) return 0;
-  return vx_dot_rows[columns] ? columns : 0;
+/* Columns of each tile of so many in all. */
+static int64_t tile_of(int64_t columns) {
+  int64_t tiles = (columns + vx_dot_widest - 1) / vx_dot_widest;
+  return tiles ? (columns + tiles - 1) / tiles : 0;
 }
 
-/* Sums of a part of k for the rows `row` to `end`; the first goes to `c`. */
-static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
-                     int64_t column_stride) {
-  const float *x = work->x + part->first, *y = work->y + part->first;
-  int64_t tallest = vx_dot_rows[work->columns], ahead = part->depth < FIRST ? part->depth : FIRST;
-  int dense = work->ldx == part->depth && part->depth <= SHORT;
+int64_t vx_dot_columns(const vx_call *call) {
+  int64_t columns = short_side(call);
+  return call->packed || call->transpose_a || columns > (call->transpose_b ? vx_dot_short : vx_dot_widest) ? 0 : columns;
+}
+
+/* Sums of a part of k for the rows `row` to `end` and one tile of columns; the first goes to `c`. `fresh`: the rows come from afar. */
+static void run_tile(const vx_dotted *work, const vx_part *part, const float *y, int64_t columns, int64_t row, int64_t end, float *c,
+                     int64_t row_stride, int64_t column_stride, int fresh) {
+  const float *x = work->x + part->first;
+  int64_t tallest = vx_dot_rows[columns];
   while (row < end) {
     int64_t height = end - row < tallest ? end - row : tallest;
-    /* A new row is a new stream to the hardware: ask for the first lines of the next tile's before they are needed. */
-    for (int64_t k = 0; dense && k < height * part->depth; k += LINE) __builtin_prefetch(x + row * work->ldx + AHEAD + k);
-    for (int64_t r = row + height; !dense && r < row + height + tallest && r < end; r++)
-      for (int64_t k = 0; k < ahead; k += LINE) __builtin_prefetch(x + r * work->ldx + k);
-    vx_dots[work->columns][height](x + row * work->ldx, y, c, part->depth, work->ldx, work->ldy, row_stride, column_stride,
-                                   part->accumulate);
+    /* A new row is a new stream to the hardware, and so is a page: a tile to come is asked for while this one is read. */
+    int64_t tile = height * part->depth + 1, ahead = tile <= KEPT ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
+    if (!fresh) ahead = 0;
+    vx_dots[columns][height](x + row * work->ldx, y, c, part->depth, work->ldx, work->ldy, row_stride, column_stride,
+                             part->accumulate, ahead);
     row += height;
     c += height * row_stride;
   }
+}
+
+/* The same for all columns: of each, as much of k at a time as L1 keeps of a tile of them. */
+static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
+                     int64_t column_stride) {
+  int64_t width = tile_of(work->columns), most = vx_dot_bytes / (int64_t)sizeof(float) / width;
+  int64_t pieces = work->over_b ? (part->depth + most - 1) / most : 1;
+  int64_t depth = pieces > 1 ? ((part->depth + pieces - 1) / pieces + LINE - 1) / LINE * LINE : part->depth;
+  vx_part piece = *part;
+  int64_t done = 0;
+  do {
+    piece.first = part->first + done;
+    piece.depth = part->depth - done < depth ? part->depth - done : depth;
+    piece.accumulate = part->accumulate || done;
+    int64_t chunk = width < work->columns ? KEPT / (piece.depth + 1) / vx_dot_rows[width] * vx_dot_rows[width] : end - row;
+    if (chunk < vx_dot_rows[width]) chunk = vx_dot_rows[width];
+    for (int64_t at = row; at < end; at += chunk)
+      for (int64_t j = 0; j < work->columns; j += width)
+        run_tile(work, &piece, work->y + piece.first + j * work->ldy, work->columns - j < width ? work->columns - j : width, at,
+                 end - at < chunk ? end : at + chunk, c + (at - row) * row_stride + j * column_stride, row_stride, column_stride, !j);
+    done += depth;
+  } while (done < part->depth);
 }
 
 void vx_run_dots(void *context, int64_t index) {
@@ -48,8 +73,8 @@ void vx_run_dots(void *context, int64_t index) {
     run_rows(work, &part, row, end, part.c + row * row_stride, row_stride, column_stride);
     return;
   }
-  float apart[TILES * 8 * VX_DOT_MOST];
-  int64_t chunk = TILES * vx_dot_rows[work->columns];
+  float apart[TILES * 8 * VX_DOT_SHORT];
+  int64_t chunk = TILES * vx_dot_rows[tile_of(work->columns)];
   vx_store store = vx_store_of(work->call);
   if (vx_apart) {
     row_stride = work->over_b ? 1 : work->columns;
@@ -84,7 +109,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
     work.y = turned;
     work.ldy = line;
   }
-  int64_t tallest = vx_dot_rows[work.columns];
+  int64_t tallest = vx_dot_rows[tile_of(work.columns)];
   work.rows_per_task = ((work.rows + work.blocks - 1) / work.blocks + tallest - 1) / tallest * tallest;
   *prepared = work;
   return 0;

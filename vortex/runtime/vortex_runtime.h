@@ -166,10 +166,14 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
+#define VX_DOT_SHORT 32
 typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
-                          int64_t row_stride, int64_t column_stride, int32_t accumulate);
+                          int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead);
 extern const vx_dot vx_dots[VX_DOT_MOST][9];
 extern const int64_t vx_dot_rows[VX_DOT_MOST];
+extern const int64_t vx_dot_widest;    /* columns of a tile */
+extern const int64_t vx_dot_short;     /* and of as many as are tiled where they lie along k; at most VX_DOT_SHORT */
+extern const int64_t vx_dot_bytes;     /* of a tile of columns that L1 keeps */
 extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
