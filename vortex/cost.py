@@ -135,7 +135,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
     jumps_a = (1.0 - s.swap) * torn * (spacing_a / rates.l1_span)
-    long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE, 1.0, 0.0))
+    long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE - 0.5, 1.0, 0.0))
     far_lines = rates.turned_leap * s.swap * loose_a * long_lines
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
@@ -171,7 +171,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * torn * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
-    reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * (exposed(ops, again_b, across) + seen_b)
+    band_b = ops.most(exposed(ops, again_b, across), seen_b)
+    reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)
