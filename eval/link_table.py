@@ -14,7 +14,8 @@ from typing import Any
 from vortex import operators
 from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
-from vortex.codegen.cpu import STAGES, Parts, dot_shapes, emit_library, emit_objects
+from vortex.codegen.cpu import STAGES, Parts, emit_library, emit_objects
+from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.hardware import HardwareSpec, spec_from

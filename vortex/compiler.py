@@ -13,7 +13,8 @@ from vortex.analyzer import FILTERS, analyze
 from vortex.axes import extents, fixed
 from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
-from vortex.codegen.cpu import Addition, Parts, dot_shapes, emit_library, emit_objects, load_stages
+from vortex.codegen.cpu import Addition, Parts, emit_library, emit_objects, load_stages
+from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.toolchain import check_versions

@@ -42,7 +42,8 @@ def dot_products(
     tiles = ops.ceil(share / rows - EPSILON) * abreast
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
-    pieces = ops.most(over_b * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
+    pieced = ops.where(columns > rows, over_b, 0.0)
+    pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
     columns_apart = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
     loads = columns * (rates.dot_load + straddled(ops, rates, columns_apart)) + rows * (

@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import tirx
 
 from vortex.affinity import end_with_parent
-from vortex.candidates import Strategy, dot_tiles
-from vortex.codegen.cpu_dot import STEP_IR, dot_kernel, dot_symbol
+from vortex.candidates import Strategy
+from vortex.codegen.cpu_dot import dot_table, emit_dots
 from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
@@ -29,7 +29,6 @@ from vortex.codegen.selector import costs, padded_columns
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
-from vortex.families import DOT_SHARE
 from vortex.problem import Strategies
 from vortex.rates import Rates
 from vortex.selector import Array, Selector, columns_of
@@ -39,13 +38,13 @@ Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
 
 SOURCES = (
-    "threads.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c", "batch.c",
-    "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c",
+    "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
-    "threads.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "recall.c", "door.c",
-    "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "recall.c",
+    "door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16
@@ -103,17 +102,6 @@ def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path)
     compile_object([store_stage(store, lanes) for store in stores], cpu_target(llvm_cpu), path)
 
 
-def _emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
-    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
-
-
-def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
-    """Every (rows, columns) that the dot family can call, if it is among the strategies."""
-    tallest = dot_tiles(registers) if any(strategy.stage.dot for strategy in strategies) else {}
-    return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
-
-
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
@@ -156,7 +144,7 @@ def float_tasks(shapes: Iterable[tuple[int, int]], parts: Parts) -> list[Task]:
     half = len(nests) // 2
     return [
         (_emit_rest, tiles),
-        *([(_emit_dots, parts.dots)] if parts.dots else []),
+        *([(emit_dots, parts.dots)] if parts.dots else []),
         *([(emit_held, parts.held)] if parts.held else []),
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
@@ -185,25 +173,6 @@ def measuring_table(lanes: int) -> str:
             "",
         ]
     )
-
-
-def dot_table(dots: Sequence[tuple[int, int]], rates: Rates) -> list[str]:
-    """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
-    tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
-    width = 16
-    entries = [
-        "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
-        for c in range(width)
-    ]
-    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t)"
-    return [
-        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
-        f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
-        f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
-        f"const int64_t vx_dot_widest = {max(tallest, default=0)};",
-        f"const int64_t vx_dot_short = {round(rates.registers) if dots else 0};",
-        f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
-    ]
 
 
 ELEMENTS = {

@@ -7,13 +7,19 @@ the outer product's single chain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.families import DOT_SHARE
+from vortex.rates import Rates
 
 STEP_SYMBOL = "vortex_dot_step"
 STEP_IR = f"""define weak_odr hidden i32 @{STEP_SYMBOL}() #0 {{
@@ -26,6 +32,12 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 It would else do two steps at a time and begin the loads of both: more vectors than there are registers.
 """
+
+
+def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
+    """Every (rows, columns) that the dot family can call, if it is among the strategies."""
+    tallest = dot_tiles(registers) if any(strategy.stage.dot for strategy in strategies) else {}
+    return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
 
 
 def dot_symbol(rows: int, columns: int) -> str:
@@ -157,3 +169,29 @@ def _form(lanes: int) -> tirx.PrimFunc:
                             C[vi, vj] = acc[vi * columns + vj, 0]
 
     return with_extents(kernel, rows, columns)
+
+
+def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    """An object file of these (rows, columns)."""
+    kernels = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
+
+
+def dot_table(dots: Sequence[tuple[int, int]], rates: Rates) -> list[str]:
+    """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
+    tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
+    width = 16
+    entries = [
+        "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
+        for c in range(width)
+    ]
+    widest, longest = max(tallest, default=0), round(rates.registers) if dots else 0
+    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t)"
+    return [
+        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
+        f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
+        f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
+        f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
+        f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
+        f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
+    ]

@@ -276,6 +276,6 @@ def emit_reductions(
     """Link the tiles with their L1, L2 and door into one shared library; `grain` in bytes, see reduce.h."""
     table, library = folder / "reduce_table.c", folder / "reduce.so"
     table.write_text(reduce_table(kind, chosen, lanes, grain))
-    sources = [RUNTIME / name for name in ("threads.c", "scratch.c", "reduce.c", "reduce_door.c")]
+    sources = [RUNTIME / name for name in ("threads.c", "threads_door.c", "scratch.c", "reduce.c", "reduce_door.c")]
     link(library, objects, [table, *sources], [Path(tvm_ffi.libinfo.find_include_path())])
     return library

@@ -52,10 +52,6 @@ typedef struct {
   int32_t last;
 } panel;
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
-static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
 static void taps_inside(int64_t origin, int64_t taps, int64_t dilation, int64_t extent, int64_t *first, int64_t *end) {
   *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));

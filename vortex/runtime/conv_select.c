@@ -2,8 +2,6 @@
 #include "winograd.h"
 #include "integers.h"
 
-static int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /* Taps of all output positions of one side that lie inside of the input. */
 static int64_t taps_seen(int64_t outputs, int64_t taps, int64_t stride, int64_t dilation, int64_t before, int64_t extent) {
   int64_t total = 0;

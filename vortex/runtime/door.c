@@ -360,14 +360,3 @@ EXPORT int __tvm_ffi_time_selection(void *self, const TVMFFIAny *args, int32_t c
   vx_call call = shape_only(args);
   return answer(result, (int64_t)(1e9 * vx_time_selection(&call, args[8].v_int64, args[9].v_int64)));
 }
-
-EXPORT int __tvm_ffi_set_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_set_threads(args[0].v_int64);
-  return answer(result, vx_get_threads());
-}
-
-/* borrow_threads(the address of a vx_fork_join, or 0) */
-EXPORT int __tvm_ffi_borrow_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_borrow_threads((vx_fork_join)(uintptr_t)args[0].v_int64);
-  return answer(result, 0);
-}

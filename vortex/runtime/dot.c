@@ -6,6 +6,8 @@
 #define AHEAD 2048
 /* Tiles whose sums a store stage finishes together. */
 #define TILES 8
+/* The longest tile, in elements, that is asked for while the one before it is read: L2 has room for both. */
+#define TILE (96 * 1024)
 /* Elements of the long side that L2 keeps from one tile of columns to the next. */
 #define KEPT (32 * 1024)
 
@@ -15,8 +17,8 @@ static int64_t short_side(const vx_call *call) {
 
 /* Columns of each tile of so many in all. */
 static int64_t tile_of(int64_t columns) {
-  int64_t tiles = (columns + vx_dot_widest - 1) / vx_dot_widest;
-  return tiles ? (columns + tiles - 1) / tiles : 0;
+  int64_t tiles = quotient_up(columns, vx_dot_widest);
+  return tiles ? quotient_up(columns, tiles) : 0;
 }
 
 int64_t vx_dot_columns(const vx_call *call) {
@@ -24,41 +26,49 @@ int64_t vx_dot_columns(const vx_call *call) {
   return call->packed || call->transpose_a || columns > (call->transpose_b ? vx_dot_short : vx_dot_widest) ? 0 : columns;
 }
 
-/* Sums of a part of k for the rows `row` to `end` and one tile of columns; the first goes to `c`. `fresh`: the rows come from afar. */
-static void run_tile(const vx_dotted *work, const vx_part *part, const float *y, int64_t columns, int64_t row, int64_t end, float *c,
-                     int64_t row_stride, int64_t column_stride, int fresh) {
-  const float *x = work->x + part->first;
+/* Where sums go: of the first row and column, and how far apart. */
+typedef struct {
+  float *c;
+  int64_t row_stride, column_stride;
+} sums;
+
+/* Sums of a part of k for the rows `row` to `end` and one tile of columns. The first tile asks ahead for what all of them read. */
+static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, sums to) {
+  const float *x = work->x + part->first, *y = work->y + part->first + column * work->ldy;
   int64_t tallest = vx_dot_rows[columns];
   while (row < end) {
-    int64_t height = end - row < tallest ? end - row : tallest;
+    int64_t height = smaller(tallest, end - row);
     /* A new row is a new stream to the hardware, and so is a page: a tile to come is asked for while this one is read. */
-    int64_t tile = height * part->depth + 1, ahead = tile <= KEPT ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
-    if (!fresh) ahead = 0;
-    vx_dots[columns][height](x + row * work->ldx, y, c, part->depth, work->ldx, work->ldy, row_stride, column_stride,
-                             part->accumulate, ahead);
+    int64_t tile = height * part->depth + 1, ahead = tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
+    vx_dots[columns][height](x + row * work->ldx, y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
+                             part->accumulate, column ? 0 : ahead);
     row += height;
-    c += height * row_stride;
+    to.c += height * to.row_stride;
   }
 }
 
-/* The same for all columns: of each, as much of k at a time as L1 keeps of a tile of them. */
-static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, float *c, int64_t row_stride,
-                     int64_t column_stride) {
+/* All columns of so many rows: a tile of columns passes over as many rows as L2 keeps for the next one. */
+static void run_columns(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
+  int64_t width = tile_of(work->columns), tallest = vx_dot_rows[width];
+  int64_t kept = width < work->columns ? larger(KEPT / (part->depth + 1) / tallest * tallest, tallest) : end - row;
+  for (; row < end; row += kept, to.c += kept * to.row_stride)
+    for (int64_t column = 0; column < work->columns; column += width) {
+      sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride};
+      run_tile(work, part, row, smaller(row + kept, end), column, smaller(width, work->columns - column), from);
+    }
+}
+
+/* The same with as much of k at a time as L1 keeps of a tile of columns, if that has more of them than rows pass at once. */
+static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
   int64_t width = tile_of(work->columns), most = vx_dot_bytes / (int64_t)sizeof(float) / width;
-  int64_t pieces = work->over_b ? (part->depth + most - 1) / most : 1;
-  int64_t depth = pieces > 1 ? ((part->depth + pieces - 1) / pieces + LINE - 1) / LINE * LINE : part->depth;
+  int64_t pieces = work->over_b && width > vx_dot_rows[width] ? larger(quotient_up(part->depth, most), 1) : 1;
+  int64_t depth = pieces > 1 ? rounded(quotient_up(part->depth, pieces), LINE) : part->depth, done = 0;
   vx_part piece = *part;
-  int64_t done = 0;
   do {
     piece.first = part->first + done;
-    piece.depth = part->depth - done < depth ? part->depth - done : depth;
+    piece.depth = smaller(depth, part->depth - done);
     piece.accumulate = part->accumulate || done;
-    int64_t chunk = width < work->columns ? KEPT / (piece.depth + 1) / vx_dot_rows[width] * vx_dot_rows[width] : end - row;
-    if (chunk < vx_dot_rows[width]) chunk = vx_dot_rows[width];
-    for (int64_t at = row; at < end; at += chunk)
-      for (int64_t j = 0; j < work->columns; j += width)
-        run_tile(work, &piece, work->y + piece.first + j * work->ldy, work->columns - j < width ? work->columns - j : width, at,
-                 end - at < chunk ? end : at + chunk, c + (at - row) * row_stride + j * column_stride, row_stride, column_stride, !j);
+    run_columns(work, &piece, row, end, to);
     done += depth;
   } while (done < part->depth);
 }
@@ -70,7 +80,7 @@ void vx_run_dots(void *context, int64_t index) {
   int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
   if (end > work->rows) end = work->rows;
   if (!vx_store_stage || work->splits > 1) {
-    run_rows(work, &part, row, end, part.c + row * row_stride, row_stride, column_stride);
+    run_rows(work, &part, row, end, (sums){part.c + row * row_stride, row_stride, column_stride});
     return;
   }
   float apart[TILES * 8 * VX_DOT_SHORT];
@@ -81,9 +91,9 @@ void vx_run_dots(void *context, int64_t index) {
     column_stride = work->over_b ? chunk : 1;
   }
   for (; row < end; row += chunk) {
-    int64_t stop = end - row < chunk ? end : row + chunk;
+    int64_t stop = smaller(row + chunk, end);
     float *c = vx_apart ? apart : part.c + row * row_stride;
-    run_rows(work, &part, row, stop, c, row_stride, column_stride);
+    run_rows(work, &part, row, stop, (sums){c, row_stride, column_stride});
     if (work->over_b)
       vortex_store(&store, c, column_stride, 0, row, work->columns, stop - row);
     else
@@ -101,7 +111,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
-    int64_t line = (call->k + LINE - 1) / LINE * LINE; /* no vector of it straddles two lines */
+    int64_t line = rounded(call->k, LINE); /* no vector of it straddles two lines */
     /* Parts of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
     float *turned = (plan->splits > 1 ? vx_scratch : vx_shared_scratch)((size_t)(line * call->n + 1) * sizeof(float));
     if (!turned) return 1;
@@ -110,7 +120,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
     work.ldy = line;
   }
   int64_t tallest = vx_dot_rows[tile_of(work.columns)];
-  work.rows_per_task = ((work.rows + work.blocks - 1) / work.blocks + tallest - 1) / tallest * tallest;
+  work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest);
   *prepared = work;
   return 0;
 }

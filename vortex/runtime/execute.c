@@ -5,10 +5,6 @@
 #define BAND_SHARE 2
 #define SHORTEST_BAND 1024
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
-static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
-
 /* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
 static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
   if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;

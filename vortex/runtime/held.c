@@ -1,8 +1,6 @@
 /* L1 of the held family: some rows past all vectors of B, one after the other, then the next rows. */
 #include "vortex_runtime.h"
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,

@@ -37,8 +37,6 @@ void vx_set_polymerizing(int on) {
   vx_forget();
 }
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
 /* The load of the fullest core when every task, long ones first, goes to the least loaded one. Cores loaded alike are a group. */
 static float maxmin(const mosaic *tried, int64_t cores) {
   struct {

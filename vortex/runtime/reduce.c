@@ -15,8 +15,6 @@ typedef struct {
   float divisor;
 } job;
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
 static int64_t upwards(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 /* Depth of one chunk where `width` elements lie side by side. */

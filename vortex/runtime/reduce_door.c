@@ -92,14 +92,3 @@ EXPORT int __tvm_ffi_choose(void *self, const TVMFFIAny *args, int32_t count, TV
   int64_t depth = args[1].v_int64, chunk = vx_reduce_chunk(depth, 1), chunks = depth ? (depth + chunk - 1) / chunk : 1;
   return answer(result, vx_reduce_choose(args[0].v_int64, depth, chunks) | chunks << 20);
 }
-
-EXPORT int __tvm_ffi_set_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_set_threads(args[0].v_int64);
-  return answer(result, vx_get_threads());
-}
-
-/* borrow_threads(the address of a vx_fork_join, or 0) */
-EXPORT int __tvm_ffi_borrow_threads(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_borrow_threads((vx_fork_join)(uintptr_t)args[0].v_int64);
-  return answer(result, 0);
-}

@@ -5,6 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
+static inline int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+static inline int64_t rounded(int64_t count, int64_t step) { return quotient_up(count, step) * step; }
+
 /* Elements that are multiplied in 32-bit words: how many a word has, and their bytes. Set for the libraries that have them. */
 #ifndef VX_WORDS
 #define VX_WORDS 0

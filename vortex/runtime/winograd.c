@@ -14,8 +14,6 @@ typedef struct {
   atomic_int out_of_memory;
 } job;
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
 static int64_t parts(int64_t count, int64_t each) { return (count + each - 1) / each; }
 
 /* Floats of a row that holds `count` in whole vectors: an odd number of cache lines, so that rows do not share sets. */

@@ -17,10 +17,6 @@ typedef struct {
   atomic_int out_of_memory;
 } job;
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
-static int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
-
 static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
                      float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
