@@ -10,6 +10,8 @@ PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
 DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
+TURNING = 0.5
+"""Of transposing a square block, what is left where only a few of its rows are stored."""
 HELD_STEPS = 4.0
 """Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
 
@@ -58,7 +60,7 @@ def dot_products(
     again = tiles * reading(ops, rates, 2.0 * kept / pieces, kept, kept * rates.l2_byte, kept * source)
     passing = FLOAT * share * k
     load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
-    turning = ops.where(turned, 0.0, short * p.k * (rates.transpose * (rates.lanes / short) + FLOAT * source))
+    turning = ops.where(turned, 0.0, short * p.k * (TURNING * rates.transpose * (rates.lanes / short) + FLOAT * source))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
     waits = pages * latency(ops, rates, footprint, p.active) * rates.page
     once = compute + waits + exposed(ops, load, compute)

@@ -197,7 +197,7 @@ class Effects:
     """and the same where rows are short."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream: float = 5.4
+    dot_stream: float = 4.5
     """and one of the long side, which comes from outside L1,"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""
@@ -209,7 +209,7 @@ class Effects:
     """and to add up and store one of its sums."""
     held_step: float = 1.15
     """Multiply-adds in whose time the held family does one."""
-    held_row_cycles: float = 1.5
+    held_row_cycles: float = 2.0
     """Cycles in which it begins and stores a vector of C,"""
     held_enter_cycles: float = 30.0
     """gets into its kernel,"""

@@ -130,6 +130,8 @@ def _form(lanes: int) -> tirx.PrimFunc:
                 T.evaluate(T.call_extern("int32", STEP_SYMBOL))
             # What is left of a vector, under a mask.
             for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - T.truncdiv(depth, lanes)):
+                for i in T.unroll(rows):
+                    T.evaluate(fetch(T.address_of(X[i, T.truncdiv(depth, lanes) * lanes + ahead]), 0))
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
                         vl = T.axis.spatial(lanes, l)
