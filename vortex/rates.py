@@ -197,7 +197,7 @@ class Effects:
     """and the same where rows are short."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream: float = 4.5
+    dot_stream: float = 5.1
     """and one of the long side, which comes from outside L1,"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""
