@@ -56,7 +56,7 @@ def dot_products(
     fold = rows * columns * rates.fold
     steps = ops.ceil(k / rates.lanes - EPSILON) * body
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
-    # What streams past a short side of few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
+    # What streams past few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
     in_l1 = ops.where(pieced > 0.5, kept / pieces, 2.0 * kept)
     again = tiles * reading(ops, rates, in_l1, kept, kept * rates.l2_byte, kept * source)
     passing = FLOAT * share * k
