@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vortex import regions as polymers
-from vortex.candidates import WIDEST_PANEL, dot_tiles
+from vortex.candidates import WIDEST_PANEL
 from vortex.dtypes import WORDS
 from vortex.errors import OperandError, VortexError
 from vortex.library import Library, write
@@ -84,7 +84,7 @@ class GemmKernel(Planner):
         self._threads = Listener(*map(self.module.get_function, ("set_threads", "borrow_threads")))
         self._held = max((strategy.l0.k for strategy in self.strategies if strategy.stage.held), default=0)
         dots = any(strategy.stage.dot for strategy in self.strategies)
-        self._few = max(dot_tiles(round(self.manifest.rates.registers))) if dots else 0
+        self._few = round(self.manifest.rates.dot_columns) if dots else 0
 
     def __call__(
         self,

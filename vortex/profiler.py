@@ -271,5 +271,5 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / spec.clock_hz,
         turn_start=EFFECTS.turn_start_s,
-        collision=EFFECTS.collision_share * profile.collision,
+        collision=profile.collision,
     )

@@ -162,8 +162,6 @@ class Effects:
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
     reach: float = 8.0
     """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
-    collision_share: float = 1.0
-    """Share of the slowdown by colliding rows of B, measured with one row tile, that whole nests show."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.05

@@ -106,19 +106,20 @@ def _form(lanes: int) -> tirx.PrimFunc:
                     with T.sblock("zero"):
                         vi, vl = T.axis.remap("SS", [i, l])
                         acc[vi, vl] = T.float32(0)
-            for k in T.serial(T.truncdiv(depth, lanes)):
+            whole = T.meta_var(T.truncdiv(depth, lanes))
+            for k in T.serial(whole):
                 for i in T.unroll(rows):
                     T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), 0))
                 for j in T.unroll(columns):
                     with T.sblock("load_y"):
-                        vk = T.axis.spatial(T.truncdiv(depth, lanes), k)
+                        vk = T.axis.spatial(whole, k)
                         vj = T.axis.spatial(columns, j)
                         T.reads(Y[vj, vk * lanes : vk * lanes + lanes])
                         T.writes(right[vj, 0:lanes])
                         right[vj, T.ramp(0, 1, lanes)] = Y[vj, T.ramp(vk * lanes, 1, lanes)]
                 for i in T.unroll(rows):
                     with T.sblock("load_x"):
-                        vk = T.axis.spatial(T.truncdiv(depth, lanes), k)
+                        vk = T.axis.spatial(whole, k)
                         vi = T.axis.spatial(rows, i)
                         T.reads(X[vi, vk * lanes : vk * lanes + lanes])
                         T.writes(left[0:lanes])
@@ -129,29 +130,23 @@ def _form(lanes: int) -> tirx.PrimFunc:
                             multiply(vi, vj, acc, left, right)
                 T.evaluate(T.call_extern("int32", STEP_SYMBOL))
             # What is left of a vector, under a mask.
-            for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - T.truncdiv(depth, lanes)):
+            for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - whole):
                 for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, T.truncdiv(depth, lanes) * lanes + ahead]), 0))
+                    T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), 0))
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
                         vl = T.axis.spatial(lanes, l)
-                        mask[vl] = T.Select(
-                            vl < T.Cast("int32", depth - T.truncdiv(depth, lanes) * lanes), T.int32(1), T.int32(0)
-                        )
+                        mask[vl] = T.Select(vl < T.Cast("int32", depth - whole * lanes), T.int32(1), T.int32(0))
                 for j in range(columns):
                     for l in range(lanes):
                         with T.sblock("fetch_y"):
                             vj, vl = T.axis.remap("SS", [j, l])
-                            right[vj, vl] = T.if_then_else(
-                                mask[vl] != 0, Y[vj, T.truncdiv(depth, lanes) * lanes + vl], T.float32(0)
-                            )
+                            right[vj, vl] = T.if_then_else(mask[vl] != 0, Y[vj, whole * lanes + vl], T.float32(0))
                 for i in range(rows):
                     for l in range(lanes):
                         with T.sblock("fetch_x"):
                             vi, vl = T.axis.remap("SS", [i, l])
-                            left[vl] = T.if_then_else(
-                                mask[vl] != 0, X[vi, T.truncdiv(depth, lanes) * lanes + vl], T.float32(0)
-                            )
+                            left[vl] = T.if_then_else(mask[vl] != 0, X[vi, whole * lanes + vl], T.float32(0))
                     for j in T.unroll(columns):
                         with T.sblock("multiply_rest"):
                             vi, vj = T.axis.remap("SS", [i, j])

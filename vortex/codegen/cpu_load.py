@@ -30,31 +30,30 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
             vector = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            whole = T.meta_var(columns // lanes)
             for i in T.serial(rows):
-                for j in T.serial(columns // lanes):
-                    with T.sblock("whole"):
+                for j in T.serial(whole):
+                    with T.sblock("vector"):
                         vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(columns // lanes, j)
+                        vj = T.axis.spatial(whole, j)
                         T.reads(S[vi, vj * lanes : vj * lanes + lanes])
                         T.writes(D[vi, vj * lanes : vj * lanes + lanes])
                         D[vi, T.ramp(vj * lanes, 1, lanes)] = S[vi, T.ramp(vj * lanes, 1, lanes)]
-                for _ in T.serial((columns + lanes - 1) // lanes - columns // lanes):
+                for _ in T.serial((columns + lanes - 1) // lanes - whole):
                     for l in T.vectorized(lanes):
                         with T.sblock("mask"):
                             v = T.axis.spatial(lanes, l)
-                            mask[v] = T.Select(
-                                T.Cast("int64", v) < columns - columns // lanes * lanes, T.int32(1), T.int32(0)
-                            )
+                            mask[v] = T.Select(T.Cast("int64", v) < columns - whole * lanes, T.int32(1), T.int32(0))
                     for l in range(lanes):
                         with T.sblock("load"):
                             vi = T.axis.spatial(rows, i)
                             v = T.axis.spatial(lanes, l)
-                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, columns // lanes * lanes + v], T.float32(0))
+                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, whole * lanes + v], T.float32(0))
                     for l in range(lanes):
                         with T.sblock("store"):
                             vi = T.axis.spatial(rows, i)
                             v = T.axis.spatial(lanes, l)
-                            D[vi, columns // lanes * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
+                            D[vi, whole * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
 
     names = vector_intrinsics(lanes)
     return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]

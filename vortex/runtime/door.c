@@ -275,7 +275,7 @@ EXPORT int __tvm_ffi_pack_weights(void *self, const TVMFFIAny *args, int32_t cou
     return answer(result, refused);
   int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed,
       zeros_turned = turned ^ zeros.is_transposed;
-  int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : 1;
+  int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? quotient_up(k, VX_GROUP ? VX_GROUP : 1) : 1;
   if ((scales_turned ? scales.rows : scales.columns) != n || (scales_turned ? scales.columns : scales.rows) != groups)
     return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA));
   if (VX_HEADS > 1 && ((zeros_turned ? zeros.rows : zeros.columns) != n || (zeros_turned ? zeros.columns : zeros.rows) != groups))

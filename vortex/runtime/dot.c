@@ -21,9 +21,9 @@ static int64_t tile_of(int64_t columns) {
   return tiles ? quotient_up(columns, tiles) : 0;
 }
 
-int64_t vx_dot_columns(const vx_call *call) {
-  int64_t columns = short_side(call);
-  return call->packed || call->transpose_a || columns > (call->transpose_b ? vx_dot_short : vx_dot_widest) ? 0 : columns;
+int vx_dot_serves(const vx_call *call) {
+  int64_t columns = short_side(call), most = call->transpose_b ? vx_dot_short : vx_dot_widest;
+  return !call->packed && !call->transpose_a && columns > 0 && columns <= most;
 }
 
 /* Where sums go: of the first row and column, and how far apart. */
@@ -62,7 +62,7 @@ static void run_columns(const vx_dotted *work, const vx_part *part, int64_t row,
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
   int64_t width = tile_of(work->columns), most = vx_dot_bytes / (int64_t)sizeof(float) / width;
   int64_t pieces = work->over_b && width > vx_dot_rows[width] ? larger(quotient_up(part->depth, most), 1) : 1;
-  int64_t depth = pieces > 1 ? rounded(quotient_up(part->depth, pieces), LINE) : part->depth, done = 0;
+  int64_t depth = rounded(quotient_up(part->depth, pieces), LINE), done = 0;
   vx_part piece = *part;
   do {
     piece.first = part->first + done;

@@ -180,7 +180,7 @@ static int64_t residue(const vx_question *q, const vx_answer *alone, int *by_row
   const vx_call *call = q->call;
   *by_rows = (int)vx_strategies[alone->plan.strategy].swap;
   int64_t extent = *by_rows ? call->m : call->n, rest = extent % vx_lanes, whole = extent - rest;
-  if (!rest || !whole || rest >= VX_DOT_MOST || !vx_dot_rows[rest] || call->packed || call->transpose_a) return 0;
+  if (!rest || !whole || rest > vx_dot_widest || call->packed || call->transpose_a) return 0;
   if (*by_rows && !call->transpose_b) return 0;
   if ((vx_lanes - rest) * LESS_LANES < whole + vx_lanes || alone->seconds < LEAST * vx_least_parallel) return 0;
   vx_region all = {.rows = call->m, .columns = call->n}, body, tail;

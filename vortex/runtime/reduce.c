@@ -15,8 +15,6 @@ typedef struct {
   float divisor;
 } job;
 
-static int64_t upwards(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /* Depth of one chunk where `width` elements lie side by side. */
 int64_t vx_reduce_chunk(int64_t depth, int64_t width) {
   int64_t least = CHUNK / (width < 1 ? 1 : width);
@@ -30,7 +28,7 @@ int64_t vx_reduce_choose(int64_t rows, int64_t depth, int64_t chunks) {
   for (int64_t i = 0; i < vx_reduce_tile_count; i++) {
     const vx_reduce_tile *t = &vx_reduce_tiles[i];
     if (t->rows > rows || (chunks > 1 && t->rows > 1)) continue;
-    float groups = (float)upwards(rows, t->rows), steps = (float)upwards(depth, t->vectors * vx_reduce_lanes);
+    float groups = (float)quotient_up(rows, t->rows), steps = (float)quotient_up(depth, t->vectors * vx_reduce_lanes);
     float slope = steps * t->slope;
     float cost = groups * (t->start + slope);
     if (cost < least) {
@@ -93,7 +91,7 @@ static void sweep(const vx_reduction *r, int64_t chunk, float divisor) {
   int64_t threads = vx_get_threads(), bytes = r->outer * r->depth * r->inner * (int64_t)sizeof(float);
   int64_t wanted = smaller(bytes / vx_reduce_grain, SPREAD * threads);
   if (wanted < 1 || threads < 2) wanted = 1;
-  job work = {.r = *r, .chunk = chunk, .chunks = r->depth ? upwards(r->depth, chunk) : 1, .divisor = divisor};
+  job work = {.r = *r, .chunk = chunk, .chunks = r->depth ? quotient_up(r->depth, chunk) : 1, .divisor = divisor};
   if (r->depth_stride == 1 && (r->inner == 1 || r->inner_stride != 1)) {
     if (r->inner == 1) { /* rows are what the kernels step over */
       work.r.inner = r->outer;
@@ -105,8 +103,8 @@ static void sweep(const vx_reduction *r, int64_t chunk, float divisor) {
     work.items = work.chunks > 1 ? work.r.outer * work.r.inner * work.chunks : work.r.outer * work.blocks;
   } else {
     int64_t others = r->outer * work.chunks;
-    work.block = smaller(TILE_WIDTH, upwards(upwards(r->inner, upwards(wanted, others)), vx_reduce_width) * vx_reduce_width);
-    work.blocks = upwards(r->inner, work.block);
+    work.block = smaller(TILE_WIDTH, quotient_up(quotient_up(r->inner, quotient_up(wanted, others)), vx_reduce_width) * vx_reduce_width);
+    work.blocks = quotient_up(r->inner, work.block);
     work.items = others * work.blocks;
   }
   work.tasks = smaller(wanted, work.items);
@@ -120,7 +118,7 @@ int vx_reduce(const vx_reduction *given) {
   for (;;) {
     int rows = r.depth_stride == 1 && (r.inner == 1 || r.inner_stride != 1);
     int64_t chunk = vx_reduce_chunk(r.depth, rows ? 1 : r.inner);
-    int64_t chunks = r.depth ? upwards(r.depth, chunk) : 1;
+    int64_t chunks = r.depth ? quotient_up(r.depth, chunk) : 1;
     if (chunks == 1) {
       sweep(&r, chunk, divisor);
       return 0;

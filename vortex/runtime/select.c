@@ -93,7 +93,7 @@ vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int
 int vx_serves(const vx_call *call, int64_t strategy) {
   if (strategy < 0 || strategy >= vx_strategy_count) return 0;
   const vx_strategy *s = &vx_strategies[strategy];
-  if (s->dot) return vx_dot_columns(call) != 0;
+  if (s->dot) return vx_dot_serves(call);
   if (s->held) return !call->transpose_a && !call->transpose_b;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
   if (VX_WORDS && !call->packed) return s->pack_b != 0;

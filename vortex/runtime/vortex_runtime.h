@@ -226,10 +226,9 @@ int32_t vortex_words_interleave(const void *source, void *target, int64_t k, int
                                 int64_t width, int64_t stride);
 int32_t vortex_words_turn(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
                           int64_t width, int64_t stride);
-static inline int64_t vx_depth(int64_t k) { return (k + VX_PER_WORD - 1) / VX_PER_WORD; }
-static inline int64_t vx_steps(int64_t k, int64_t step) { return (k + step - 1) / step; }
+static inline int64_t vx_depth(int64_t k) { return quotient_up(k, VX_PER_WORD); }
 static inline int64_t vx_packed_lines(int64_t k) {
-  return vx_steps(k, VX_PER_LINE) + VX_HEADS * (VX_GROUP ? vx_steps(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
+  return quotient_up(k, VX_PER_LINE) + VX_HEADS * (VX_GROUP ? quotient_up(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
 }
 
 /* weights.c: panels of quantized weights, q[i, j] with lines `q_k` and `q_n` apart for steps of k and n, likewise scales and zero points,
@@ -307,8 +306,8 @@ float *vx_parts(const vx_call *call, int64_t splits); /* of those that do not go
 vx_part vx_part_of(const vx_call *call, float *parts, int64_t splits, int64_t index);
 void vx_add_parts(const vx_call *call, float *parts, int64_t splits);
 
-/* dot.c: the columns of the dot tile that serves a call, 0 if none does; running it, as vx_execute and vx_execute_task. */
-int64_t vx_dot_columns(const vx_call *call);
+/* dot.c: whether the dot family serves a call; running it, as vx_execute and vx_execute_task. */
+int vx_dot_serves(const vx_call *call);
 int vx_execute_dot(const vx_call *call, const vx_plan *plan);
 int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index);
 

@@ -14,10 +14,8 @@ typedef struct {
   atomic_int out_of_memory;
 } job;
 
-static int64_t parts(int64_t count, int64_t each) { return (count + each - 1) / each; }
-
 /* Floats of a row that holds `count` in whole vectors: an odd number of cache lines, so that rows do not share sets. */
-static int64_t spread(int64_t count) { return (parts(count, 16) | 1) * 16; }
+static int64_t spread(int64_t count) { return (quotient_up(count, 16) | 1) * 16; }
 
 typedef void (*stage)(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
                       int64_t column);
@@ -47,7 +45,7 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
   }
   int64_t first = top < 0 ? 0 : top, end = smaller(top + window, c->height);
   int64_t from = left < 0 ? 0 : left, to = smaller(left + tiles * side + 2, c->width);
-  int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = parts(c->channels, vx_lanes) * vx_lanes;
+  int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = quotient_up(c->channels, vx_lanes) * vx_lanes;
   for (int64_t r = 0; r < tall && wide; r++)
     vortex_transpose(x + (first + r) * c->x_stride[1] + from, staged + r * wide * pixel, wide, c->channels, c->x_stride[3],
                      pixel);
@@ -88,7 +86,7 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
       finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters, 0);
     return;
   }
-  int64_t pixel = parts(filters, vx_lanes) * vx_lanes;
+  int64_t pixel = quotient_up(filters, vx_lanes) * vx_lanes;
   work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
   for (int64_t r = 0; r < rows; r++) {
     finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters,
@@ -102,11 +100,11 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
 static void multiply(const job *work, const float *v, float *m, int64_t tiles, int64_t panel, int64_t panels) {
   const vx_conv *c = work->conv;
   int64_t width = vx_winograd_width, points = work->algorithm->points, depth = c->channels, floats = depth * width;
-  int64_t blocks = parts(tiles, vx_winograd_rows), low = tiles / blocks, extra = tiles % blocks, asked = depth / blocks;
+  int64_t blocks = quotient_up(tiles, vx_winograd_rows), low = tiles / blocks, extra = tiles % blocks, asked = depth / blocks;
   const float *filters = c->w + panel * points * floats;
   for (int64_t p = 0; p < points; p++)
     for (int64_t j = 0; j < panels; j++) {
-      int64_t wide = smaller(width, c->filters - (panel + j) * width), vectors = parts(wide, vx_lanes);
+      int64_t wide = smaller(width, c->filters - (panel + j) * width), vectors = quotient_up(wide, vx_lanes);
       const float *u = filters + (j * points + p) * floats;
       const float *next = j + 1 < panels ? u + points * floats : p + 1 < points ? filters + (p + 1) * floats : filters;
       for (int64_t b = 0, i = 0; b < blocks; b++) {
@@ -122,7 +120,7 @@ static void multiply(const job *work, const float *v, float *m, int64_t tiles, i
 static void run_task(void *context, int64_t index) {
   job *work = context;
   int64_t first = index % work->plan.grid_tiles * work->tiles_per_task;
-  int64_t end = smaller(first + work->tiles_per_task, work->tiles), panels = parts(work->conv->filters, vx_winograd_width);
+  int64_t end = smaller(first + work->tiles_per_task, work->tiles), panels = quotient_up(work->conv->filters, vx_winograd_width);
   int64_t panel = index / work->plan.grid_tiles * work->panels_per_task, last = smaller(panel + work->panels_per_task, panels);
   if (first >= end || panel >= last) return;
   int64_t points = work->algorithm->points, turned = work->x_floats > work->y_floats ? work->x_floats : work->y_floats;
@@ -132,7 +130,7 @@ static void run_task(void *context, int64_t index) {
     return;
   }
   float *m = v + points * work->v_point, *staged = m + points * work->m_point;
-  int64_t blocks = parts(end - first, work->plan.tiles), low = (end - first) / blocks, extra = (end - first) % blocks;
+  int64_t blocks = quotient_up(end - first, work->plan.tiles), low = (end - first) / blocks, extra = (end - first) % blocks;
   for (int64_t b = 0; b < blocks; b++) {
     int64_t tiles = low + (b < extra);
     each_run(work, load_run, first, tiles, staged, v, work->v_row, 0);
@@ -146,12 +144,12 @@ static void run_task(void *context, int64_t index) {
 
 int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   job work = {.conv = conv, .algorithm = &vx_winograds[plan->algorithm], .plan = *plan};
-  int64_t side = work.algorithm->tile, width = vx_winograd_width, panels = parts(conv->filters, width);
-  work.down = parts(conv->out_h, side);
-  work.along = parts(conv->out_w, side);
+  int64_t side = work.algorithm->tile, width = vx_winograd_width, panels = quotient_up(conv->filters, width);
+  work.down = quotient_up(conv->out_h, side);
+  work.along = quotient_up(conv->out_w, side);
   work.tiles = conv->batch * work.down * work.along;
-  work.tiles_per_task = parts(work.tiles, plan->grid_tiles);
-  work.panels_per_task = parts(panels, plan->grid_panels);
+  work.tiles_per_task = quotient_up(work.tiles, plan->grid_tiles);
+  work.panels_per_task = quotient_up(panels, plan->grid_panels);
   work.plan.tiles = smaller(plan->tiles, work.tiles_per_task);
   work.plan.panels = smaller(plan->panels, work.panels_per_task);
   work.v_row = spread(conv->channels);
@@ -160,7 +158,7 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   work.m_point = work.plan.tiles * work.m_row + 16;
   int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
   work.run = x_turned || y_turned ? 8 : work.along;
-  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * parts(conv->channels, vx_lanes) * vx_lanes;
+  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * quotient_up(conv->channels, vx_lanes) * vx_lanes;
   int64_t rows_staged = side;
   for (int64_t x = 0; x < vx_operand_count; x++) rows_staged += vx_operands[x].per == VX_PER_ELEMENT;
   if (y_turned) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;
@@ -192,6 +190,6 @@ static void pack_panel(void *context, int64_t panel) {
 
 int vx_pack_winograd(const float *weights, float *target, int64_t filters, int64_t channels, int64_t algorithm) {
   packing work = {weights, target, filters, channels, &vx_winograds[algorithm], 0};
-  vx_parallel(pack_panel, &work, parts(filters, vx_winograd_width));
+  vx_parallel(pack_panel, &work, quotient_up(filters, vx_winograd_width));
   return work.out_of_memory;
 }

@@ -95,7 +95,7 @@ int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
   return work.out_of_memory;
 }
 
-int64_t vx_dot_columns(const vx_call *call) { return 0; } /* there is no dot family */
+int vx_dot_serves(const vx_call *call) { return 0; } /* there is no dot family */
 
 /* There is one region, the whole output. */
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
