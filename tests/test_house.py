@@ -84,6 +84,7 @@ MODULES = (
     "codegen.cpu_nest",
     "codegen.cpu_store",
     "codegen.lower",
+    "codegen.cpu_fold",
     "codegen.cpu_dot",
     "codegen.cpu_held",
     "codegen.cpu_words",

@@ -47,7 +47,7 @@ def test_accumulators_stay_in_registers(kernels: dict[tuple[int, int], str]) -> 
 
 def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int, int], str]) -> None:
     for (_, vectors), body in kernels.items():
-        asked = len(re.findall("prefetcht0", body))
+        asked = len(re.findall("prefetcht1", body))
         assert asked >= vectors + 1 and asked % (vectors + 1) == 0
 
 

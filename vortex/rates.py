@@ -195,16 +195,16 @@ class Effects:
     """and the same where rows are short."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream: float = 5.1
-    """and one of the long side, which comes from outside L1,"""
+    dot_stream_cycles: float = 2.55
+    """and cycles for one of the long side, which comes from outside L1;"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""
     page: float = 0.55
     """Latencies that the dot family waits for at each page of a long row."""
     dot_enter_cycles: float = 1.0
     """Cycles between one of its micro-kernels and the next,"""
-    fold_cycles: float = 2.8
-    """and to add up and store one of its sums."""
+    fold: float = 5.0
+    """and multiply-adds in whose time it adds up and stores one of its sums."""
     held_step: float = 1.15
     """Multiply-adds in whose time the held family does one."""
     held_row_cycles: float = 2.0

@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, dot_tiles
+from vortex.codegen.cpu_fold import fold, folded
 from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.families import DOT_SHARE
@@ -62,13 +63,6 @@ def _form(lanes: int) -> tirx.PrimFunc:
     rows, columns = (tirx.Var(name, "int32") for name in ("rows", "columns"))
     count = rows * columns
 
-    def fold(partial: tirx.Buffer, at: tirx.Var) -> None:
-        """Add the upper half of a vector to the lower one, then of what is left, until lane 0 holds the sum."""
-        for half in (lanes >> r for r in range(1, lanes.bit_length())):
-            vector = partial[at, T.ramp(0, 1, lanes)]
-            turned = T.Shuffle([vector], [(lane + half) % lanes for lane in range(lanes)])
-            T.buffer_store(partial, vector + turned, [at, T.ramp(0, 1, lanes)])
-
     @T.inline
     def multiply(row: Any, column: Any, acc: Any, left: Any, right: Any) -> None:
         T.reads(acc[row * columns + column, 0:lanes], left[0:lanes], right[column, 0:lanes])
@@ -109,7 +103,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
             whole = T.meta_var(T.truncdiv(depth, lanes))
             for k in T.serial(whole):
                 for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), 0))
+                    T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), cache=2))
                 for j in T.unroll(columns):
                     with T.sblock("load_y"):
                         vk = T.axis.spatial(whole, k)
@@ -132,7 +126,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
             # What is left of a vector, under a mask.
             for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - whole):
                 for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), 0))
+                    T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), cache=2))
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
                         vl = T.axis.spatial(lanes, l)
@@ -151,19 +145,19 @@ def _form(lanes: int) -> tirx.PrimFunc:
                         with T.sblock("multiply_rest"):
                             vi, vj = T.axis.remap("SS", [i, j])
                             multiply(vi, vj, acc, left, right)
+            with T.sblock("fold"):
+                T.reads(acc[0:count, 0:lanes])
+                T.writes(acc[0:count, 0:lanes])
+                fold(acc, count, lanes)
             for i in T.unroll(rows):
                 for j in T.unroll(columns):
-                    with T.sblock("fold"):
-                        vi, vj = T.axis.remap("SS", [i, j])
-                        T.reads(acc[vi * columns + vj, 0:lanes])
-                        T.writes(acc[vi * columns + vj, 0:lanes])
-                        fold(acc, vi * columns + vj)
                     with T.sblock("store"):
                         vi, vj = T.axis.remap("SS", [i, j])
+                        at = T.meta_var(folded(vi * columns + vj, count, lanes))
                         if accumulate != 0:
-                            C[vi, vj] = C[vi, vj] + acc[vi * columns + vj, 0]
+                            C[vi, vj] = C[vi, vj] + acc[at[0], at[1]]
                         else:
-                            C[vi, vj] = acc[vi * columns + vj, 0]
+                            C[vi, vj] = acc[at[0], at[1]]
 
     return with_extents(kernel, rows, columns)
 

@@ -87,9 +87,9 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
             T.writes(turn[0:2])
             if turn[0] == 0:
                 for q in range(lines):
-                    T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), 0))
+                    T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), cache=2))
                 # A row that starts within a line ends in one more.
-                T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), 0))
+                T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), cache=2))
                 turn[0] = every
                 turn[1] = turn[1] + 1
             turn[0] = turn[0] - 1

@@ -111,7 +111,7 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
                     tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
                     # The rows that are next: each is a stream of its own, too short for hardware to follow.
                     for j in T.unroll(lanes):
-                        T.evaluate(fetch(T.address_of(S[(jo + 1) * lanes + j, io * lanes]), 0))
+                        T.evaluate(fetch(T.address_of(S[(jo + 1) * lanes + j, io * lanes])))
                     for j in T.unroll(lanes):
                         if j < tall:
                             block[T.ramp(j * lanes, 1, lanes)] = masked_load(

@@ -130,7 +130,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                     lead: T.let[T.int64] = T.truncdiv(COPIED_AHEAD, nb) + 1
                     for p in T.serial(kb):
                         for q in T.serial(T.truncdiv(nb + LINE - 1, LINE)):
-                            T.evaluate(fetch(T.address_of(B[(p0 + p + lead) * ldb + j0 + q * LINE]), 0))
+                            T.evaluate(fetch(T.address_of(B[(p0 + p + lead) * ldb + j0 + q * LINE]), cache=2))
                         T.evaluate(
                             T.call_extern(
                                 "int32",
@@ -219,11 +219,13 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                     # Rows this short end before the hardware has seen a stream.
                                     if kb == step and kb <= SHORT:
                                         for q in T.serial(T.truncdiv(height * kb + LINE - 1, LINE)):
-                                            T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE]), 0))
+                                            T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE])))
                                 if ldc == nb and nb <= SHORT:
                                     # Rows of C that follow each other: their lines are owned before they are stored to.
                                     for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
-                                        T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
+                                        T.evaluate(
+                                            fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), write=1)
+                                        )
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
                             )

@@ -30,9 +30,12 @@ LINE = 16
 """Elements of a cache line."""
 
 
-def fetch(address: Any, write: int) -> Any:
-    """Ask for the cache line at `address`, to be read or to be written, into the innermost cache; for `T.evaluate`."""
-    return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(3), T.int32(1))
+def fetch(address: Any, write: int = 0, cache: int = 1) -> Any:
+    """Ask for the cache line at `address`, to be read or written, into the first or second cache; for `T.evaluate`.
+
+    What comes from memory in long streams belongs into the second: the first can wait for few lines at a time.
+    """
+    return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(4 - cache), T.int32(1))
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def weight_dot_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx
                         acc[i, at(j)] = T.broadcast(nothing, lanes)
                     for w in T.serial(whole):
                         for j in T.unroll(vectors):
-                            T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD]), 0))
+                            T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD])))
                         for e in T.unroll(per_line):
                             if tall:
                                 for j in T.unroll(vectors):

@@ -113,7 +113,7 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
                             )
                     for w in T.serial(T.truncdiv(count, per_line)):
                         for j in T.unroll(vectors):
-                            T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD]), 0))
+                            T.evaluate(fetch(T.address_of(B[line + w, j * lanes + AHEAD])))
                         for e in T.unroll(per_line):
                             if tall:
                                 for j in T.unroll(vectors):

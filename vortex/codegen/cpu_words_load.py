@@ -189,7 +189,7 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                         for r in T.unroll(per_word):
                             for q in T.unroll(lines):
                                 row: T.let[T.int64] = w * per_word + r + STREAMS
-                                T.evaluate(fetch(T.address_of(S[row * source_stride + first + q * line]), 0))
+                                T.evaluate(fetch(T.address_of(S[row * source_stride + first + q * line]), cache=2))
                         put(block, sums, S, D, w, first, left, k, source_stride, width, place)
                     if signed:
                         subtract(sums, D, left, place)

@@ -179,12 +179,12 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                 if elements == lda and kb <= SHORT:
                                     for q in T.serial(T.truncdiv(height * lda + line - 1, line)):
                                         T.evaluate(
-                                            fetch(T.address_of(A[corner + i * lda + AHEAD * 4 // item + q * line]), 0)
+                                            fetch(T.address_of(A[corner + i * lda + AHEAD * 4 // item + q * line]))
                                         )
                             if ldc == nb and nb <= SHORT:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
-                                    T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), 1))
+                                    T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), write=1))
                         place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
                         held: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + T.truncmod(j, panel)
                         T.evaluate(

@@ -1,0 +1,61 @@
+"""Sums of the lanes of many vectors at once: two vectors become one with the half sums of both, until one is left.
+
+A third of the instructions of a vector at a time. Each sum adds the same lanes in the same order however many there
+are: the upper half of a vector to the lower one, then the upper quarter, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+QUARTER = 4
+"""Lanes of 128 bits: within them, or of all in multiples of them, x86 shuffles two vectors without a table."""
+
+
+def fold(partial: tirx.Buffer, count: Any, lanes: int) -> None:
+    """Add up the lanes of each of the `count` vectors in partial[count, lanes]; `folded` tells where the sums are."""
+    most = count
+    for width in _widths(lanes):
+        half = T.truncdiv(most + 1, 2)
+        with T.unroll(half) as at:
+            left, right = (partial[vector, T.ramp(0, 1, lanes)] for vector in (at, T.min(at + half, most - 1)))
+            T.buffer_store(partial, _halves_added(left, right, width, lanes), [at, T.ramp(0, 1, lanes)])
+        most = half
+
+
+def folded(number: Any, count: Any, lanes: int) -> tuple[Any, Any]:
+    """Vector and lane of this sum after `fold`."""
+    most, vector, lane = count, number, T.int32(0)
+    for width in _widths(lanes):
+        half, block = T.truncdiv(most + 1, 2), _block(width, lanes)
+        right = T.Select(vector >= half, T.int32(1), T.int32(0))
+        inside = T.truncmod(lane, block)
+        lane = lane - inside + T.truncdiv(inside, 2) + right * (block // 2)
+        vector, most = vector - right * half, half
+    return vector, lane
+
+
+def _widths(lanes: int) -> list[int]:
+    """Lanes that one sum has in a vector, before each halving."""
+    return [lanes >> halved for halved in range(lanes.bit_length() - 1)]
+
+
+def _block(width: int, lanes: int) -> int:
+    """Lanes within which groups of `width` lanes are moved."""
+    return lanes if width > QUARTER else QUARTER
+
+
+def _halves_added(left: Any, right: Any, width: int, lanes: int) -> Any:
+    """The halves of each group of `width` lanes added; in every block those of `left`, then those of `right`."""
+    block = _block(width, lanes)
+    lower = [
+        vector + lane
+        for at in range(0, lanes, block)
+        for vector in (0, lanes)
+        for lane in range(at, at + block)
+        if lane % width < width // 2
+    ]
+    return T.Shuffle([left, right], lower) + T.Shuffle([left, right], [lane + width // 2 for lane in lower])
