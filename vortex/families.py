@@ -14,6 +14,8 @@ TURNING = 0.5
 """Of transposing a square block, what is left where only a few of its rows are stored."""
 HELD_STEPS = 4.0
 """Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
+HELD_BEGIN = 30.0
+"""Instructions of the held family around those of a row's multiply-adds."""
 
 
 def part(ops: Arithmetic, p: Problem) -> Value:
@@ -84,12 +86,13 @@ def held_rows(
     """Seconds of one task of the held family, which streams what it touches in `stream`.
 
     `waits` are the latencies of all lines of its rows. The rows that are left over go one by one, each multiply-add
-    after the one before.
+    after the one before; what else is in flight are the next ones.
     """
     left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
-    waiting = rows + left * (rates.latency_issues - 1.0)
+    alone = (rates.latency_issues / rates.window) * (k + HELD_BEGIN)
+    waiting = rows + left * ops.most(alone - 1.0, 0.0)
     strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
-    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * ((rates.held_row + strided) * rows)
+    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * (ops.most(rates.held_row, strided) * rows)
     rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
     compute = ops.name("held_compute", panels * (body + rounds))
     return compute + exposed(ops, stream, compute) + rates.held_late * waits

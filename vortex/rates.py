@@ -104,6 +104,8 @@ class Rates:
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
+    asked_rows: float
+    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
@@ -187,6 +189,8 @@ class Effects:
     threads, and what else runs on the socket, read from there too."""
     turned_leap: float = 0.5
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
+    asked_rows: float = 0.3
+    """Share of what colliding rows of B cost that is left where they are read once."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 4.0
@@ -205,9 +209,9 @@ class Effects:
     """Cycles between one of its micro-kernels and the next,"""
     fold: float = 5.0
     """and multiply-adds in whose time it adds up and stores one of its sums."""
-    held_step: float = 1.15
-    """Multiply-adds in whose time the held family does one."""
-    held_row_cycles: float = 2.0
+    held_step_cycles: float = 0.575
+    """Cycles in which the held family does one multiply-add, at best."""
+    held_row_cycles: float = 2.3
     """Cycles in which it begins and stores a vector of C,"""
     held_enter_cycles: float = 30.0
     """gets into its kernel,"""
