@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, dot_tiles
-from vortex.codegen.cpu_fold import fold, folded
+from vortex.codegen.cpu_fold import fold, folded, folded_vectors
 from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.families import DOT_SHARE
@@ -72,6 +72,14 @@ def _form(lanes: int) -> tirx.PrimFunc:
             right[column, T.ramp(0, 1, lanes)],
             acc[row * columns + column, T.ramp(0, 1, lanes)],
         )
+
+    def store(C: tirx.Buffer, acc: tirx.Buffer, added: bool) -> None:
+        with T.unroll(folded_vectors(count, lanes)) as vector:
+            for lane in range(lanes):
+                number, there = folded(vector, lane, count, lanes)
+                at = [T.truncdiv(number, columns), T.truncmod(number, columns)]
+                with T.If(there), T.Then():
+                    T.buffer_store(C, C[*at] + acc[vector, lane] if added else acc[vector, lane], at)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -149,15 +157,13 @@ def _form(lanes: int) -> tirx.PrimFunc:
                 T.reads(acc[0:count, 0:lanes])
                 T.writes(acc[0:count, 0:lanes])
                 fold(acc, count, lanes)
-            for i in T.unroll(rows):
-                for j in T.unroll(columns):
-                    with T.sblock("store"):
-                        vi, vj = T.axis.remap("SS", [i, j])
-                        at = T.meta_var(folded(vi * columns + vj, count, lanes))
-                        if accumulate != 0:
-                            C[vi, vj] = C[vi, vj] + acc[at[0], at[1]]
-                        else:
-                            C[vi, vj] = acc[at[0], at[1]]
+            with T.sblock("store"):
+                T.reads(acc[0:count, 0:lanes], C[0:rows, 0:columns])
+                T.writes(C[0:rows, 0:columns])
+                if accumulate != 0:
+                    store(C, acc, True)
+                else:
+                    store(C, acc, False)
 
     return with_extents(kernel, rows, columns)
 

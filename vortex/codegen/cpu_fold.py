@@ -26,16 +26,27 @@ def fold(partial: tirx.Buffer, count: Any, lanes: int) -> None:
         most = half
 
 
-def folded(number: Any, count: Any, lanes: int) -> tuple[Any, Any]:
-    """Vector and lane of this sum after `fold`."""
-    most, vector, lane = count, number, T.int32(0)
-    for width in _widths(lanes):
-        half, block = T.truncdiv(most + 1, 2), _block(width, lanes)
-        right = T.Select(vector >= half, T.int32(1), T.int32(0))
-        inside = T.truncmod(lane, block)
-        lane = lane - inside + T.truncdiv(inside, 2) + right * (block // 2)
-        vector, most = vector - right * half, half
-    return vector, lane
+def folded(vector: Any, lane: int, count: Any, lanes: int) -> tuple[Any, Any]:
+    """Which sum is in this lane of this vector after `fold`, and whether one is: a sum may be there twice.
+
+    The way back is a sum of products: the way there, a choice at each halving, takes TVM's analyses minutes.
+    """
+    halves, number, there = [count], vector, T.bool(True)
+    for _ in _widths(lanes):
+        halves.append(T.truncdiv(halves[-1] + 1, 2))
+    for at, width in reversed(list(enumerate(_widths(lanes)))):
+        block = _block(width, lanes)
+        right, inside = divmod(lane % block, block // 2)
+        lane += 2 * inside - lane % block
+        if right:
+            number = number + halves[at + 1]
+            there = T.And(there, number < halves[at])
+    return number, there
+
+
+def folded_vectors(count: Any, lanes: int) -> Any:
+    """Vectors that are left after `fold`."""
+    return T.truncdiv(count + lanes - 1, lanes)
 
 
 def _widths(lanes: int) -> list[int]:
