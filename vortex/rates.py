@@ -142,9 +142,9 @@ class Rates:
 class Effects:
     """What the cost model assumes of every device, since neither a spec nor the profile says it.
 
-    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, and used for every device:
-    anywhere else they are estimates. Two were not fitted: `window` is that core's reorder buffer, `split_cycles` an
-    estimate.
+    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, those of the dot and the held
+    family in units that also fit a second one (Zen 4), and used for every device: anywhere else they are estimates. Two
+    were not fitted: `window` is the Zen 5's reorder buffer, `split_cycles` an estimate.
     """
 
     resident_share: float = 0.75
