@@ -39,7 +39,6 @@ MACHINES = {"zen5": Bounds(0.985, 0.98, 0.02, 0.07, 0.12), "zen4": Bounds(0.975,
 class Today:
     """Recorded races with today's predictions and choices; the peak they were recorded under."""
 
-    file: Path
     bounds: Bounds
     lines: list[dict[str, Any]]
     peak: float
@@ -50,8 +49,7 @@ class Today:
 
 
 def replayed(machine: str) -> Today:
-    file = RECORDED / f"{machine}.json"
-    return Today(file, MACHINES[machine], *replay.replay(file))
+    return Today(MACHINES[machine], *replay.replay(RECORDED / f"{machine}.json"))
 
 
 @pytest.fixture(scope="module", params=MACHINES)

@@ -197,9 +197,8 @@ def test_explanation(gemm: GemmKernel) -> None:
     explanation = gemm.explain(105, 1024, 12544)
     text = str(explanation)
     assert str(explanation.plan.strategy) in text and "runners-up" in text and "FilterByISA" in text
-    told = (
-        {"regions"} if explanation.plan.regions else {"compute", "dot_products"}
-    )  # several micro-kernels are one term
+    # Several micro-kernels are one term.
+    told = {"regions"} if explanation.plan.regions else {"compute", "dot_products"}
     assert told & {name for name, seconds in explanation.terms.items() if seconds > 0}
     assert explanation.rivals
     assert all(rival.seconds >= explanation.plan.seconds for rival, _ in explanation.rivals)

@@ -17,13 +17,10 @@ QUARTER = 4
 
 def fold(partial: tirx.Buffer, count: Any, lanes: int) -> None:
     """Add up the lanes of each of the `count` vectors in partial[count, lanes]; `folded` tells where the sums are."""
-    most = count
-    for width in _widths(lanes):
-        half = T.truncdiv(most + 1, 2)
+    for width, most, half in _halvings(count, lanes):
         with T.unroll(half) as at:
             left, right = (partial[vector, T.ramp(0, 1, lanes)] for vector in (at, T.min(at + half, most - 1)))
             T.buffer_store(partial, _halves_added(left, right, width, lanes), [at, T.ramp(0, 1, lanes)])
-        most = half
 
 
 def folded(vector: Any, lane: int, count: Any, lanes: int) -> tuple[Any, Any]:
@@ -31,16 +28,14 @@ def folded(vector: Any, lane: int, count: Any, lanes: int) -> tuple[Any, Any]:
 
     The way back is a sum of products: the way there, a choice at each halving, takes TVM's analyses minutes.
     """
-    halves, number, there = [count], vector, T.bool(True)
-    for _ in _widths(lanes):
-        halves.append(T.truncdiv(halves[-1] + 1, 2))
-    for at, width in reversed(list(enumerate(_widths(lanes)))):
+    number, there = vector, T.bool(True)
+    for width, most, half in reversed(_halvings(count, lanes)):
         block = _block(width, lanes)
         right, inside = divmod(lane % block, block // 2)
         lane += 2 * inside - lane % block
         if right:
-            number = number + halves[at + 1]
-            there = T.And(there, number < halves[at])
+            number = number + half
+            there = T.And(there, number < most)
     return number, there
 
 
@@ -49,9 +44,14 @@ def folded_vectors(count: Any, lanes: int) -> Any:
     return T.truncdiv(count + lanes - 1, lanes)
 
 
-def _widths(lanes: int) -> list[int]:
-    """Lanes that one sum has in a vector, before each halving."""
-    return [lanes >> halved for halved in range(lanes.bit_length() - 1)]
+def _halvings(count: Any, lanes: int) -> list[tuple[int, Any, Any]]:
+    """Of each halving: lanes that one sum has in a vector before it, and vectors before and after it."""
+    steps = []
+    for halved in range(lanes.bit_length() - 1):
+        half = T.truncdiv(count + 1, 2)
+        steps.append((lanes >> halved, count, half))
+        count = half
+    return steps
 
 
 def _block(width: int, lanes: int) -> int:

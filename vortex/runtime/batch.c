@@ -132,6 +132,6 @@ int vx_execute_batch(const vx_batch *batch, const vx_plan *plan) {
   work.units = vx_products(batch) * work.cells;
   double multiply_adds = (double)vx_products(batch) * (double)call->m * (double)call->n * (double)call->k;
   work.chunk = vx_chunk(multiply_adds, work.units, plan->workers);
-  vx_parallel(run_chunk, &work, (work.units + work.chunk - 1) / work.chunk);
+  vx_parallel(run_chunk, &work, quotient_up(work.units, work.chunk));
   return work.out_of_memory;
 }

@@ -384,7 +384,7 @@ static int64_t channels_at_once(const vx_conv *c) {
   int64_t columns = slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
   int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
   int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
-  return smaller(larger(room, 4 * vx_lanes), quotient_up(c->channels, vx_lanes) * vx_lanes);
+  return smaller(larger(room, 4 * vx_lanes), rounded(c->channels, vx_lanes));
 }
 
 int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
@@ -400,7 +400,7 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.turn_x = work.staged || conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
   work.turn_y = conv->y_stride[3] != 1;
   for (int64_t x = 0; x < vx_operand_count; x++) work.turned_extras += vx_operands[x].per == VX_PER_ELEMENT;
-  work.pixel = work.lines ? conv->channels : quotient_up(work.staged ? work.depth : conv->channels, vx_lanes) * vx_lanes;
+  work.pixel = work.lines ? conv->channels : rounded(work.staged ? work.depth : conv->channels, vx_lanes);
   work.columns = work.staged ? (conv->out_w - 1) * conv->stride_w + (conv->kernel_w - 1) * conv->dilation_w + 1 : conv->width;
   if (work.lines) work.window = conv->kernel_h * ((plan->rows - 1) * conv->stride_w + conv->kernel_w) * conv->channels;
   int by_rows = vx_in_lines(conv->groups, conv->channels, conv->kernel_w);

@@ -139,7 +139,7 @@ static int run_gemm(const vx_conv *conv) {
 /* The weights of a form follow those of the forms before it. */
 static int run_winograd(const vx_conv *conv, const vx_conv_plan *plan, int64_t forms) {
   vx_conv call = *conv;
-  int64_t panels = (conv->filters + vx_panel - 1) / vx_panel;
+  int64_t panels = quotient_up(conv->filters, vx_panel);
   if (forms & VX_DIRECT_FORM) call.w += panels * vx_panel * conv->kernel_h * conv->kernel_w * conv->channels;
   vx_winograd_plan fast = vx_winograd_planned(plan->strategy, plan->grid_m, plan->grid_n);
   for (int64_t a = 0; a < fast.algorithm; a++)
@@ -248,7 +248,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
             target[((r * depth + c) * kernel_w + s) * filters + f] = w[f * stride[0] + c * stride[1] + r * stride[2] + s * stride[3]];
     return answer(result, 0);
   }
-  int64_t share = filters / groups, panels = (share + vx_panel - 1) / vx_panel, taps = kernel_h * kernel_w;
+  int64_t share = filters / groups, panels = quotient_up(share, vx_panel), taps = kernel_h * kernel_w;
   int by_rows = vx_in_lines(groups, depth, kernel_w);
   if (made->shape[0] != groups * panels * taps * depth * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
   for (int64_t g = 0; g < groups; g++)

@@ -10,8 +10,8 @@ static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
   if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;
   int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / vx_get_threads() / part->depth;
   if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
-  int64_t bands = (m + rows - 1) / rows;
-  return bands > 1 ? rounded((m + bands - 1) / bands, work->strategy->rows) : m;
+  int64_t bands = quotient_up(m, rows);
+  return bands > 1 ? rounded(quotient_up(m, bands), work->strategy->rows) : m;
 }
 
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
@@ -121,13 +121,13 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
   vx_outer work = {.call = s->swap ? turned_over(call) : *call, .whole = call, .strategy = s, .grid_m = plan->grid_m,
               .grid_n = plan->grid_n, .splits = plan->splits};
   int64_t width = s->vectors * vx_lanes;
-  int64_t column_units = (work.call.n + width - 1) / width;
+  int64_t column_units = quotient_up(work.call.n, width);
   work.nest = s->held ? vx_held_nest
                       : vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
-  work.rows_per_task = (work.call.m + plan->grid_m - 1) / plan->grid_m;
-  work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
+  work.rows_per_task = quotient_up(work.call.m, plan->grid_m);
+  work.columns_per_task = quotient_up(column_units, plan->grid_n) * width;
   return work;
 }
 

@@ -103,7 +103,7 @@ static void sweep(const vx_reduction *r, int64_t chunk, float divisor) {
     work.items = work.chunks > 1 ? work.r.outer * work.r.inner * work.chunks : work.r.outer * work.blocks;
   } else {
     int64_t others = r->outer * work.chunks;
-    work.block = smaller(TILE_WIDTH, quotient_up(quotient_up(r->inner, quotient_up(wanted, others)), vx_reduce_width) * vx_reduce_width);
+    work.block = smaller(TILE_WIDTH, rounded(quotient_up(r->inner, quotient_up(wanted, others)), vx_reduce_width));
     work.blocks = quotient_up(r->inner, work.block);
     work.items = others * work.blocks;
   }

@@ -45,7 +45,7 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
   }
   int64_t first = top < 0 ? 0 : top, end = smaller(top + window, c->height);
   int64_t from = left < 0 ? 0 : left, to = smaller(left + tiles * side + 2, c->width);
-  int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = quotient_up(c->channels, vx_lanes) * vx_lanes;
+  int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = rounded(c->channels, vx_lanes);
   for (int64_t r = 0; r < tall && wide; r++)
     vortex_transpose(x + (first + r) * c->x_stride[1] + from, staged + r * wide * pixel, wide, c->channels, c->x_stride[3],
                      pixel);
@@ -86,7 +86,7 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
       finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters, 0);
     return;
   }
-  int64_t pixel = quotient_up(filters, vx_lanes) * vx_lanes;
+  int64_t pixel = rounded(filters, vx_lanes);
   work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
   for (int64_t r = 0; r < rows; r++) {
     finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters,
@@ -158,7 +158,7 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   work.m_point = work.plan.tiles * work.m_row + 16;
   int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
   work.run = x_turned || y_turned ? 8 : work.along;
-  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * quotient_up(conv->channels, vx_lanes) * vx_lanes;
+  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * rounded(conv->channels, vx_lanes);
   int64_t rows_staged = side;
   for (int64_t x = 0; x < vx_operand_count; x++) rows_staged += vx_operands[x].per == VX_PER_ELEMENT;
   if (y_turned) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;
