@@ -187,7 +187,7 @@ class Effects:
     shared_stream: float = 0.4
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
     threads, and what else runs on the socket, read from there too."""
-    turned_leap: float = 0.5
+    turned_leap: float = 0.8
     """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
     asked_rows: float = 0.3
     """Share of what colliding rows of B cost that is left where they are read once."""

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
-from vortex.codegen.cpu_tile import LINE, fetch
+from vortex.codegen.cpu_tile import LINE, WAITED_FOR, fetch, fetch_dense
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE
 
 
@@ -123,7 +123,9 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
                 add: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
-                stride: T.let[T.int64] = width * (kb + 1)  # one row more: panels do not start in the same cache sets
+                # Of a packed panel, no wider than its columns: what is between its rows would take up sets of L1.
+                row: T.let[T.int64] = T.min(width, T.truncdiv(nb + lanes - 1, lanes) * lanes)
+                stride: T.let[T.int64] = row * (kb + 1)  # one row more: panels do not start in the same cache sets
                 if stage.pack_b == "copy":
                     # Row by row over all panels: B is read as it lies in memory, not in runs one panel wide.
                     whole: T.let[T.int64] = T.truncdiv(nb, width)
@@ -136,7 +138,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 "int32",
                                 COPY_SYMBOL,
                                 T.address_of(B[(p0 + p) * ldb + j0]),
-                                T.address_of(SB[p * width]),
+                                T.address_of(SB[p * row]),
                                 whole,
                                 width,
                                 width,
@@ -149,7 +151,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                     "int32",
                                     COPY_SYMBOL,
                                     T.address_of(B[(p0 + p) * ldb + j0 + whole * width]),
-                                    T.address_of(SB[whole * stride + p * width]),
+                                    T.address_of(SB[whole * stride + p * row]),
                                     T.int64(1),
                                     nb - whole * width,
                                     width,
@@ -168,7 +170,7 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 kb,
                                 T.min(width, j0 + nb - j),
                                 ldb,
-                                width,
+                                row,
                             )
                         )
                 for io in T.serial(T.truncdiv(m + tile_m - 1, tile_m)):
@@ -218,14 +220,12 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 if from_memory:  # noqa: SIM102
                                     # Rows this short end before the hardware has seen a stream.
                                     if kb == step and kb <= SHORT:
-                                        for q in T.serial(T.truncdiv(height * kb + LINE - 1, LINE)):
-                                            T.evaluate(fetch(T.address_of(A[corner + i * step + AHEAD + q * LINE])))
+                                        near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR * LINE
+                                        fetch_dense(A, corner + i * step + AHEAD, height * kb, LINE, near, 0)
                                 if ldc == nb and nb <= SHORT:
                                     # Rows of C that follow each other: their lines are owned before they are stored to.
-                                    for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
-                                        T.evaluate(
-                                            fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), write=1)
-                                        )
+                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR * LINE
+                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
                             )
@@ -242,12 +242,12 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                     T.address_of(C[place]),
                                     kb,
                                     step,
-                                    width if pack_b else ldb,
+                                    row if pack_b else ldb,
                                     ldc,
                                     T.Cast("int32", wide - (vecs - 1) * lanes),
                                     add,
                                     T.address_of(
-                                        SB[follows * stride + share * width]
+                                        SB[follows * stride + share * row]
                                         if pack_b
                                         else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
                                     ),

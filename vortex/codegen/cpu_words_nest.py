@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL
-from vortex.codegen.cpu_tile import LINE, fetch
+from vortex.codegen.cpu_tile import LINE, WAITED_FOR, fetch_dense
 from vortex.codegen.cpu_words import WordTile
 from vortex.codegen.cpu_words_load import COLUMNS_SYMBOL, INTERLEAVE_SYMBOL, ROWS_SYMBOL, TURN_SYMBOL
 from vortex.dtypes import WordFormat
@@ -177,14 +177,13 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                             if load_a == "none":  # noqa: SIM102
                                 # Rows this short end before the hardware has seen a stream.
                                 if elements == lda and kb <= SHORT:
-                                    for q in T.serial(T.truncdiv(height * lda + line - 1, line)):
-                                        T.evaluate(
-                                            fetch(T.address_of(A[corner + i * lda + AHEAD * 4 // item + q * line]))
-                                        )
+                                    near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR * LINE
+                                    later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
+                                    fetch_dense(A, later, height * lda, line, near, 0)
                             if ldc == nb and nb <= SHORT:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
-                                for q in T.serial(T.truncdiv(height * nb + LINE - 1, LINE)):
-                                    T.evaluate(fetch(T.address_of(C[(i0 + i) * ldc + j0 + AHEAD + q * LINE]), write=1))
+                                owned: T.let[T.bool] = height * nb <= WAITED_FOR * LINE
+                                fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                         place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
                         held: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + T.truncmod(j, panel)
                         T.evaluate(

@@ -1,10 +1,19 @@
 /* The store stage of L1: finished sums through the emitted epilogue into the output. */
 #include "vortex_runtime.h"
 
-/* As the nests fetch a plain C: rows up to this many elements, this far ahead. */
+/* As the nests fetch a plain C: rows up to this many elements, this far ahead; more lines than these at a time into the second cache. */
 #define SHORT 256
 #define AHEAD_BYTES 4096
 #define LINE_BYTES 64
+#define WAITED_FOR 24
+
+static void fetch_ahead(const char *out, int64_t bytes) {
+  const char *next = out + AHEAD_BYTES;
+  if (bytes <= WAITED_FOR * LINE_BYTES)
+    for (int64_t line = 0; line < bytes; line += LINE_BYTES) __builtin_prefetch(next + line, 1);
+  else
+    for (int64_t line = 0; line < bytes; line += LINE_BYTES) __builtin_prefetch(next + line, 0, 2);
+}
 
 vx_store vx_store_of(const vx_call *call) {
   vx_store store = {.out = call->c, .row_stride = call->ldc};
@@ -28,7 +37,7 @@ int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t 
   char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
   const vx_extra *x = store->extras;
   if (store->row_stride == columns && columns <= SHORT && c != out) /* the lines of the next tile are owned before it comes */
-    for (int64_t line = 0; line < rows * columns * (vx_out.bits / 8); line += LINE_BYTES) __builtin_prefetch(out + AHEAD_BYTES + line, 1);
+    fetch_ahead(out, rows * columns * (vx_out.bits / 8));
   return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, operand_at(store, 0, row, column), x[0].row_stride,
                         operand_at(store, 1, row, column), x[1].row_stride, operand_at(store, 2, row, column),
                         x[2].row_stride, operand_at(store, 3, row, column), x[3].row_stride);
