@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vortex.candidates import Tile
-from vortex.codegen.link import RUNTIME, c_compiler, link
+from vortex.codegen.gpu_link import DOOR
+from vortex.codegen.link import c_compiler, link
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_library import Entry, GpuLibrary, GpuManifest, Kernel
 from vortex.gpu_operands import CUDA, DTYPES, DLTensor
@@ -171,7 +172,7 @@ def make_library(
     import tvm_ffi
 
     door = folder / "door.so"
-    link(door, [], [table, HERE / "choose.c", RUNTIME / "gpu_door.c"], [Path(tvm_ffi.libinfo.find_include_path())])
+    link(door, [], [table, HERE / "choose.c", *DOOR], [Path(tvm_ffi.libinfo.find_include_path())])
     number = int(arch[3:].rstrip("a"))
     parts = {"door.so": door.read_bytes()}
     for name in ("k0.cubin", "k1.cubin"):

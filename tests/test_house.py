@@ -93,6 +93,7 @@ MODULES = (
     "codegen.cpu_weight_dots",
     "codegen.cpu_words_load",
     "codegen.cpu_words_nest",
+    "codegen.cpu_word_dots",
     "codegen.cpu_words_objects",
     "codegen.link",
     "codegen.selector",

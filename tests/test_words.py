@@ -107,6 +107,28 @@ def test_any_byte_of_a_may_stand_for_zero() -> None:
 
 
 @needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dot_products_of_operands_as_they_lie(dtype: str) -> None:
+    """Few rows by a transposed B, and many by few columns of one, by every plan of the family and as a call."""
+    gemm = library(dtype)
+    rows = [(drawn(dtype, 32, 300), 0)]
+    if dtype == "int8":
+        rows += [(rows[0][0], -3), *((RNG.integers(0, 256, (32, 300)).astype(np.uint8), zero) for zero in (0, 1, 255))]
+    for m, n, k in [(1, 1, 1), (1, 700, 33), (2, 45, 300), (11, 64, 257), (32, 40, 3), (26, 3, 130)]:
+        b = stored(drawn(dtype, k, n), True, 1)
+        plans = [plan for plan in gemm.plans(m, n, k, threads=2, transpose_b=True) if plan.strategy.stage.dot]
+        assert len({plan.grid for plan in plans}) > 1
+        for (a, zero), plan in itertools.product(rows, plans):
+            left = stored(a[:m, :k], False, 2)
+            out = np.zeros((m, n), np.int32 if dtype == "int8" else np.float32)
+            given = {"zero_a": zero} if zero else {}
+            expected = (left.astype(np.float64) - zero) @ b.T.astype(np.float64)
+            assert np.array_equal(gemm.run(plan, left, b, out, transpose_b=True, **given), expected), plan
+            gemm(left, b, out=out, transpose_b=True, accumulate=True, **given)
+            assert np.array_equal(out, 2 * expected)
+
+
+@needs.a_compiler
 def test_column_sums_of_a_deep_reduction_may_wrap() -> None:
     """Sums modulo 2^32: times its zero point a column sum is past 31 bits, while the product is not."""
     a, b = np.full((2, 140_000), 128, np.uint8), np.full((140_000, 3), -128, np.int8)
@@ -277,4 +299,4 @@ def test_the_instruction_comes_from_the_spec(hardware: str, dtype: str, instruct
     for tile in found.register_tiles:
         rows, vectors = tile.m, tile.n // isa.lanes
         assert rows * vectors + min(rows, vectors) + in_flight <= isa.registers
-    assert found.strategies and not any(s.stage.swap or s.stage.dot for s in found.strategies)
+    assert not any(s.stage.swap for s in found.strategies) and sum(s.stage.dot for s in found.strategies) == 1

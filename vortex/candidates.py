@@ -264,10 +264,11 @@ def sieve(rkernel: RKernel) -> Sieve:
             if takes_packed(s) and s.l0.n <= widest and (s.l1.k >= WHOLE or s.l1.k % words.step == 0)
         )
         return Sieve(narrow, packed, (*admitted, Admitted("L1", "FilterByWeights", len(packed))))
-    if words:
-        # Words are gathered for outer products: neither is the product turned over, nor are there dot products along k.
-        return Sieve(tiles, tuple(strategies), admitted)
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
+    if words:
+        # Words are gathered for outer products: the product is not turned over. AMX has no vectors for dot products.
+        dots = () if words.tiles else (dot_strategy(isa.registers, isa.lanes),)
+        return Sieve(tiles, (*strategies, *dots), (*admitted, Admitted("dot", "DotTiles", len(dots))))
     held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes)
     return Sieve(
         tiles,

@@ -40,7 +40,7 @@ def dot_products(
     rows = ops.name(
         "dot_rows", ops.least(ops.floor((rates.registers - columns) / (columns + 1.0) + EPSILON), rates.dot_rows)
     )
-    longest = ops.where(turned, rates.registers, rates.dot_columns)
+    longest = ops.where(turned, rates.registers, rates.dot_turned)
     possible = ops.where(short <= longest, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
     tiles = ops.ceil(share / rows - EPSILON) * abreast
@@ -54,7 +54,7 @@ def dot_products(
         rates.dot_stream + straddled(ops, rates, rows_apart)
     )
     issues = ops.most(rows * columns, ops.most(loads, rates.latency_issues))
-    body = issues * rates.multiply_add
+    body = issues * (rates.multiply_add * rates.dot_widened)
     fold = rows * columns * rates.fold
     steps = ops.ceil(k / rates.lanes - EPSILON) * body
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))

@@ -51,7 +51,7 @@ REASONS: tuple[Refusal, ...] = (
         "pass w.contiguous(memory_format=torch.channels_last), made once",
     ),
 )
-"""In the order of the numbers of runtime/gpu_door.c."""
+"""In the order of the numbers of runtime/gpu_call.h."""
 NEEDS_WORKSPACE, CUDA_ERROR = 12, 15
 
 CUDA, CUDA_MANAGED, CPU = 2, 13, 1

@@ -49,7 +49,9 @@ class Rates:
     dot_rows: float
     """Rows of the tallest dot tile,"""
     dot_columns: float
-    """and columns of the widest."""
+    """and columns of the widest,"""
+    dot_turned: float
+    """of a B that has to be turned over for it: none where elements are read in words."""
     l1_bytes: float
     l2_bytes: float
     l3_bytes: float
@@ -117,7 +119,9 @@ class Rates:
     dot_stream: float
     """and one of the long side, which it sees once,"""
     straddled: float
-    """and one that lies across two lines once more."""
+    """and one that lies across two lines once more;"""
+    dot_widened: float
+    """how many times as long all of that takes where it widens bytes first."""
     page: float
     """Latencies that it waits for at each page of a long row."""
     dot_enter: float
@@ -202,7 +206,9 @@ class Effects:
     dot_stream_cycles: float = 2.55
     """and cycles for one of the long side, which comes from outside L1;"""
     straddled: float = 0.37
-    """and one that lies across two lines once more."""
+    """and one that lies across two lines once more;"""
+    dot_widened: float = 2.2
+    """how many times as long all of that takes of bytes: two products of 16 bits for one, and the widening."""
     page: float = 0.55
     """Latencies that the dot family waits for at each page of a long row."""
     dot_enter_cycles: float = 1.0

@@ -132,7 +132,7 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         *winograd_table(lanes, round(selector.rates.registers)),
     )
     return Addition(
-        sources=("conv.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c"),
+        sources=("conv.c", "conv_depthwise.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c"),
         table=table,
         costs=(
             costs(selector.rates, selector.table, lanes, lanes, CONV),

@@ -30,7 +30,6 @@ from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.problem import Strategies
-from vortex.rates import Rates
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
 
@@ -43,8 +42,8 @@ SOURCES = (
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
-    "threads.c", "threads_door.c", "scratch.c", "store.c", "words.c", "batch.c", "grouped.c", "select.c", "recall.c",
-    "door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "dot.c", "batch.c", "grouped.c",
+    "select.c", "recall.c", "door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16
@@ -123,7 +122,7 @@ def emit_objects(
     Compiled by `workers` processes, with `more` that the operator needs; `progress` is told the share that is done.
     """
     stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
-    products = word_tasks(shapes, words) if words else float_tasks(shapes, parts)
+    products = word_tasks(shapes, words, parts.dots) if words else float_tasks(shapes, parts)
     tasks = [*stored, *products, *more]
     paths = [folder / f"objects_{index}.o" for index in range(len(tasks))]
     # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
@@ -226,15 +225,16 @@ def library_table(
             f"const int64_t vx_fixed[3] = {{{extents}}};",
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
-            *(word_table(words) if words else float_table(parts, selector.rates)),
+            *dot_table(parts.dots, selector.rates, bool(words)),
+            *(word_table(words) if words else float_table(parts)),
             "",
         ]
     )
 
 
-def float_table(parts: Parts, rates: Rates) -> list[str]:
+def float_table(parts: Parts) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    return [*dot_table(parts.dots, rates), *held_table(parts.held), *nest_table(parts.nests)]
+    return [*held_table(parts.held), *nest_table(parts.nests)]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, dot_tiles
-from vortex.codegen.cpu_fold import fold, folded, folded_vectors
+from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.families import DOT_SHARE
@@ -72,14 +72,6 @@ def _form(lanes: int) -> tirx.PrimFunc:
             right[column, T.ramp(0, 1, lanes)],
             acc[row * columns + column, T.ramp(0, 1, lanes)],
         )
-
-    def store(C: tirx.Buffer, acc: tirx.Buffer, added: bool) -> None:
-        with T.unroll(folded_vectors(count, lanes)) as vector:
-            for lane in range(lanes):
-                number, there = folded(vector, lane, count, lanes)
-                at = [T.truncdiv(number, columns), T.truncmod(number, columns)]
-                with T.If(there), T.Then():
-                    T.buffer_store(C, C[*at] + acc[vector, lane] if added else acc[vector, lane], at)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -161,9 +153,9 @@ def _form(lanes: int) -> tirx.PrimFunc:
                 T.reads(acc[0:count, 0:lanes], C[0:rows, 0:columns])
                 T.writes(C[0:rows, 0:columns])
                 if accumulate != 0:
-                    store(C, acc, True)
+                    store_folded(C, acc, count, columns, lanes, True)
                 else:
-                    store(C, acc, False)
+                    store_folded(C, acc, count, columns, lanes, False)
 
     return with_extents(kernel, rows, columns)
 
@@ -174,7 +166,10 @@ def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path
     compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
-def dot_table(dots: Sequence[tuple[int, int]], rates: Rates) -> list[str]:
+ARGUMENTS = "*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t"
+
+
+def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False) -> list[str]:
     """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
     tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
     width = 16
@@ -183,7 +178,8 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates) -> list[str]:
         for c in range(width)
     ]
     widest, longest = max(tallest, default=0), round(rates.registers) if dots else 0
-    signature = "(const float *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t)"
+    item, forms = ("void", ", int32_t, int32_t, int32_t, int32_t") if words else ("float", "")
+    signature = f"(const {item} *, const {item} *, {item} {ARGUMENTS}{forms})"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
         f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",

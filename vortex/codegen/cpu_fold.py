@@ -39,9 +39,14 @@ def folded(vector: Any, lane: int, count: Any, lanes: int) -> tuple[Any, Any]:
     return number, there
 
 
-def folded_vectors(count: Any, lanes: int) -> Any:
-    """Vectors that are left after `fold`."""
-    return T.truncdiv(count + lanes - 1, lanes)
+def store_folded(target: tirx.Buffer, partial: tirx.Buffer, count: Any, columns: Any, lanes: int, added: bool) -> None:
+    """Store the `count` sums that `fold` left in `partial` to target[:, 0:columns], `added` to what is there."""
+    with T.unroll(T.truncdiv(count + lanes - 1, lanes)) as vector:
+        for lane in range(lanes):
+            number, there = folded(vector, lane, count, lanes)
+            at = [T.truncdiv(number, columns), T.truncmod(number, columns)]
+            with T.If(there), T.Then():
+                T.buffer_store(target, target[*at] + partial[vector, lane] if added else partial[vector, lane], at)
 
 
 def _halvings(count: Any, lanes: int) -> list[tuple[int, Any, Any]]:

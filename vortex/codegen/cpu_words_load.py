@@ -40,7 +40,7 @@ def _byte_sum(total: Any, word: Any, lanes: int) -> Any:
     )
 
 
-class _Gather:
+class Gather:
     """Expressions that fetch `lanes` words."""
 
     def __init__(self, words: WordFormat, lanes: int) -> None:
@@ -112,7 +112,7 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 
     A few rows at a time over all panels: B is read as it lies in memory.
     """
-    gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
+    gather, per_word, signed = Gather(words, lanes), words.per_word, words.accumulator == "int32"
     element, span, pieces = gather.element, lanes * per_word, GATHERED // per_word
     at_once, line = STREAMS // per_word, LINE * 4 // words.item_bytes
     lines = max(GATHERED * lanes // line, 1)
@@ -202,7 +202,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 
     Square blocks of words in registers: `lanes` loads, log2(lanes) rounds of shuffles, `lanes` stores.
     """
-    gather, per_word, signed = _Gather(words, lanes), words.per_word, words.accumulator == "int32"
+    gather, per_word, signed = Gather(words, lanes), words.per_word, words.accumulator == "int32"
     element, (rounds, turn) = gather.element, turning(lanes)
 
     @T.prim_func(s_tir=True)
@@ -254,7 +254,7 @@ def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 
     Rows of words `target_stride` apart, with room for a vector past their end.
     """
-    gather = _Gather(words, lanes)
+    gather = Gather(words, lanes)
     element, span = gather.element, lanes * words.per_word
 
     @T.prim_func(s_tir=True)
@@ -277,7 +277,7 @@ def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 
 def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     """Load stage of A by columns: the same arguments, source [k, rows]; blocks of words are turned in registers."""
-    gather, per_word = _Gather(words, lanes), words.per_word
+    gather, per_word = Gather(words, lanes), words.per_word
     element, (rounds, turn) = gather.element, turning(lanes)
 
     @T.prim_func(s_tir=True)

@@ -10,6 +10,7 @@ from vortex.codegen.cpu_amx import amx_ir, amx_kernel
 from vortex.codegen.cpu_nest import STORE_SYMBOL
 from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
+from vortex.codegen.cpu_word_dots import emit_word_dots
 from vortex.codegen.cpu_words import WordTile, imported_ir, word_kernel
 from vortex.codegen.cpu_words_load import (
     COLUMNS_SYMBOL,
@@ -63,13 +64,14 @@ def word_stages(words: WordFormat) -> list[WordStage]:
     return [stage for stage in of_a if stage.load_b == "none" or not words.weights]
 
 
-def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Task]:
-    """What to emit for the (rows, vectors) micro-kernels, the nests and the load stages."""
+def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat, dots: Sequence[tuple[int, int]]) -> list[Task]:
+    """What to emit for the (rows, vectors) micro-kernels, those of the dot family, the nests and the load stages."""
     tiles = sorted(WordTile(rows, vectors) for rows, vectors in shapes)
     stages = word_stages(words)
     return [
         (partial(_emit_loads, words), tiles),
         (partial(_emit_nests, words), stages),
+        *([(partial(emit_word_dots, words), dots)] if dots else []),
         *((partial(_emit_tiles, words), tiles[start : start + BATCH]) for start in range(0, len(tiles), BATCH)),
     ]
 

@@ -12,52 +12,9 @@
  *
  * Activations whose channels are not side by side are turned on the way: the load stage brings the rows that a block of output rows sees
  * into the CacheBuffer, the store stage takes its panel of outputs from there. */
-#include "vortex_runtime.h"
+#include "conv_panel.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-/* Floats of a cache line. Pixels of a depthwise filter that come from memory are asked for a tile ahead, line by line: a tile takes its
- * vectors across the pixels, which is no stream that a prefetcher would follow. Twice as fast, measured. */
-#define LINE_FLOATS 16
-/* A function that does nothing but prefetch is pure to GCC, and calls of it are dropped. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-typedef struct {
-  const vx_conv *conv;
-  const vx_conv_plan *plan;
-  int64_t depth, share, panels, width; /* channels and filters of a group, panels of its filters and their width */
-  int64_t sets;                        /* panels of all groups */
-  int64_t tiles, units, units_per_task, panels_per_task, block;
-  int turn_x, turn_y, lines, staged;
-  int by_channel; /* vectors run along the channels of all groups, of `group` channels each */
-  int64_t group;
-  int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
-  int far; /* operands come from memory */
-  int64_t pixel, columns; /* floats between the pixels of turned inputs, and pixels of a row of them */
-  int64_t turned_floats; /* of a block's inputs that are turned or staged */
-  int64_t window;        /* floats of what a tile of lines sees */
-  int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
-  atomic_int out_of_memory;
-} job;
-
-/* One panel: its weights, its group's part of the input and its part of the output, as `conv` strides them. */
-typedef struct {
-  const job *work;
-  const vx_conv *conv;
-  const float *x, *w;
-  float *y, *window;
-  const float *extras[VX_EXTRAS]; /* of the store stage: of this panel's first filter, of the output at y */
-  int64_t columns, vectors;
-  int32_t last;
-} panel;
-
-/* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
-static void taps_inside(int64_t origin, int64_t taps, int64_t dilation, int64_t extent, int64_t *first, int64_t *end) {
-  *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));
-  *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
-  if (*end < *first) *end = *first;
-}
 
 /* `height` pixels, inputs `lda` and outputs `ldc` apart, the first one's filter at (row, column) of the input: taps [r, r_end) x [s, s_end). */
 static void multiply(const panel *p, const float *image, float *out, int64_t row, int64_t column, int64_t height, int64_t lda,
@@ -78,8 +35,7 @@ static void multiply_lines(const panel *p, const float *a, float *out, int64_t h
                                                     p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, 0);
 }
 
-/* The store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do, or are turned as those are. */
-static void finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
+void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
   if (!vx_store_stage) return;
   const float *data[VX_EXTRAS] = {0};
   int64_t stride[VX_EXTRAS] = {0};
@@ -91,7 +47,7 @@ static void finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
   vx_store_stage(out, out, rows, p->columns, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
 
-static void clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc) {
+void vx_conv_clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc) {
   for (int64_t i = first; i < end; i++) memset(out + i * ldc, 0, (size_t)p->columns * sizeof(float));
 }
 
@@ -112,8 +68,8 @@ static void edge_tile(const panel *p, const float *image, float *out, int64_t ro
     }
     if (low < high) {
       if (!accumulate) {
-        clear(p, out, 0, low, ldc);
-        clear(p, out, high, height, ldc);
+        vx_conv_clear(p, out, 0, low, ldc);
+        vx_conv_clear(p, out, high, height, ldc);
       }
       multiply(p, image, out + low * ldc, row, (first + low) * c->stride_w - c->pad_left, high - low, lda, ldc, r, r_end, start, s,
                accumulate);
@@ -123,7 +79,7 @@ static void edge_tile(const panel *p, const float *image, float *out, int64_t ro
     high = to;
     start = s;
   }
-  if (!accumulate) clear(p, out, 0, height, ldc);
+  if (!accumulate) vx_conv_clear(p, out, 0, height, ldc);
 }
 
 /* The same of filters in lines: what they see is copied with the zeros beside it. */
@@ -151,8 +107,8 @@ static void run_pixel(const panel *p, int64_t unit) {
   if (r < r_end && s < s_end)
     multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, 0);
   else
-    clear(p, out, 0, height, c->y_stride[0]);
-  finish(p, out, height, c->y_stride[0]);
+    vx_conv_clear(p, out, 0, height, c->y_stride[0]);
+  vx_conv_finish(p, out, height, c->y_stride[0]);
 }
 
 /* One row of output pixels. */
@@ -167,7 +123,7 @@ static void run_row(const panel *p, int64_t unit) {
     height = low + (t < extra);
     int64_t column = first * c->stride_w - c->pad_left;
     if (r == r_end)
-      clear(p, out + first * ldc, 0, height, ldc);
+      vx_conv_clear(p, out + first * ldc, 0, height, ldc);
     else if (p->work->lines && column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
       multiply_lines(p, image + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2], out + first * ldc, height,
                      c->dilation_h * c->x_stride[1], r, r_end);
@@ -177,99 +133,7 @@ static void run_row(const panel *p, int64_t unit) {
       multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, 0, c->kernel_w, 0);
     else
       edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
-    finish(p, out + first * ldc, height, ldc);
-  }
-}
-
-/* One row of output pixels, a channel to a filter: tiles of the pixels that see the whole filter, the others one by one. */
-static void run_depthwise(const panel *p, int64_t unit) {
-  const vx_conv *c = p->conv;
-  int64_t line = unit % c->out_h, row = line * c->stride_h - c->pad_top, r, r_end, s, s_end;
-  const float *image = p->x + unit / c->out_h * c->x_stride[0];
-  float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
-  int64_t reach = (c->kernel_w - 1) * c->dilation_w, w_s = c->channels, w_c = c->kernel_w * w_s, w_r = p->work->group * w_c;
-  int64_t first = smaller(quotient_up(c->pad_left, c->stride_w), c->out_w);
-  int64_t room = c->width + c->pad_left - reach, end = larger(room > 0 ? smaller(quotient_up(room, c->stride_w), c->out_w) : 0, first);
-  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
-  int64_t tiles = quotient_up(end - first, VX_DEPTHWISE), low = tiles ? (end - first) / tiles : 0, extra = tiles ? (end - first) % tiles : 0;
-  for (int64_t i = 0, pixels; i < c->out_w; i += pixels) {
-    int64_t column = i * c->stride_w - c->pad_left;
-    pixels = i >= first && i < end ? low + ((i - first) < extra * (low + 1)) : 1;
-    taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
-    int64_t down = row + r * c->dilation_h, along = column + s * c->dilation_w;
-    if (r < r_end && s < s_end)
-      vx_depthwise_tiles[p->work->group > 1][pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, out + i * c->y_stride[2],
-                                 p->columns, r_end - r, s_end - s, c->dilation_h * c->x_stride[1], c->dilation_w * c->x_stride[2], w_r, w_s,
-                                 c->stride_w * c->x_stride[2], c->y_stride[2], p->work->group, w_c);
-    else
-      clear(p, out + i * c->y_stride[2], 0, pixels, c->y_stride[2]);
-    finish(p, out + i * c->y_stride[2], pixels, c->y_stride[2]);
-  }
-}
-
-static int slides(const vx_conv *c) {
-  return c->kernel_w < VX_SLIDING && c->stride_w < 3 && c->dilation_w == 1 &&
-         vx_sliding_tiles[c->groups < c->channels][c->kernel_w][c->stride_w][1];
-}
-
-/* Asks for `pixels` that are `stride` floats apart, `floats` of each. */
-static ALWAYS_INLINE void fetch(const float *first, int64_t pixels, int64_t stride, int64_t floats) {
-  for (int64_t i = 0; i < pixels; i++)
-    for (int64_t j = 0; j < floats; j += LINE_FLOATS) __builtin_prefetch(first + i * stride + j);
-}
-
-/* A row of output pixels of a usual depthwise filter: its place in the output, filter rows [r, r_end) of input rows from `image` on. */
-typedef struct {
-  const float *image;
-  float *out;
-  int64_t r, r_end;
-} sliding_row;
-
-static sliding_row row_of(const panel *p, int64_t unit) {
-  const vx_conv *c = p->conv;
-  int64_t image = unit / c->out_h, line = unit - image * c->out_h, row = line * c->stride_h - c->pad_top;
-  sliding_row found = {.out = p->y + image * c->y_stride[0] + line * c->y_stride[1]};
-  taps_inside(row, c->kernel_h, c->dilation_h, c->height, &found.r, &found.r_end);
-  found.image = p->x + image * c->x_stride[0] + (row + found.r * c->dilation_h) * c->x_stride[1];
-  return found;
-}
-
-/* Pixels of the widest tile that fits at `first`. */
-static ALWAYS_INLINE int64_t sliding_pixels(const vx_conv *c, const vx_depthwise_tile *tiles, int64_t first) {
-  int64_t pixels = c->out_w % 7 ? VX_DEPTHWISE : 7;
-  while (pixels > c->out_w - first || !tiles[pixels]) pixels--;
-  return pixels;
-}
-
-/* `pixels` of a row from `first` on. */
-static ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, const sliding_row *row, int64_t first, int64_t pixels) {
-  const vx_conv *c = p->conv;
-  int64_t column = first * c->stride_w - c->pad_left, w_s = c->channels, w_c = c->kernel_w * w_s, group = p->work->group, w_r = group * w_c;
-  float *out = row->out + first * c->y_stride[2];
-  tiles[pixels](row->image + column * c->x_stride[2], p->w + row->r * w_r, out, p->columns, row->r_end - row->r, -column, c->width - column,
-                c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2], group, w_c);
-  finish(p, out, pixels, c->y_stride[2]);
-}
-
-/* What a tile reads that the row above has not read, and where it writes. */
-static ALWAYS_INLINE void fetch_sliding(const panel *p, const sliding_row *row, int64_t first, int64_t pixels) {
-  const vx_conv *c = p->conv;
-  int64_t column = first * c->stride_w - c->pad_left, from = larger(column, 0);
-  int64_t span = smaller(column + (pixels - 1) * c->stride_w + c->kernel_w, c->width) - from, rows = row->r_end - row->r;
-  for (int64_t r = larger(rows - c->stride_h, 0); r < rows; r++)
-    fetch(row->image + r * c->dilation_h * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
-  fetch(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
-}
-
-/* A row of output pixels of a usual depthwise filter. */
-static void run_sliding(const panel *p, int64_t unit) {
-  const vx_conv *c = p->conv;
-  const vx_depthwise_tile *tiles = vx_sliding_tiles[p->work->group > 1][c->kernel_w][c->stride_w];
-  sliding_row row = row_of(p, unit);
-  for (int64_t i = 0, pixels; i < c->out_w; i += pixels) {
-    pixels = sliding_pixels(c, tiles, i);
-    if (p->work->far && i + pixels < c->out_w) fetch_sliding(p, &row, i + pixels, sliding_pixels(c, tiles, i + pixels));
-    slide(p, tiles, &row, i, pixels);
+    vx_conv_finish(p, out + first * ldc, height, ldc);
   }
 }
 
@@ -343,7 +207,7 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
       }
     }
     void (*run)(const panel *, int64_t) = work->plan->walk_batch ? run_pixel : run_row;
-    if (work->by_channel) run = slides(c) ? run_sliding : run_depthwise;
+    if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     for (int64_t u = unit; u < end; u++) run(&p, u);
     for (int64_t u = 0; work->turn_y && u < end - unit; u++)
       vortex_transpose(scratch + u * local.y_stride[1],
@@ -381,7 +245,7 @@ static void run_task(void *context, int64_t index) {
 /* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
  * groups beside them. */
 static int64_t channels_at_once(const vx_conv *c) {
-  int64_t columns = slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
+  int64_t columns = vx_conv_slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
   int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
   int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
   return smaller(larger(room, 4 * vx_lanes), rounded(c->channels, vx_lanes));

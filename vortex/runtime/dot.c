@@ -2,14 +2,27 @@
 #include "tasks.h"
 
 /* Elements: a cache line, and how far to ask ahead along a row that is too long to ask for the next one. */
-#define LINE 16
-#define AHEAD 2048
+#define LINE (64 / VX_ITEM)
+#define AHEAD (8 * 1024 / VX_ITEM)
 /* Tiles whose sums a store stage finishes together. */
 #define TILES 8
 /* The longest tile, in elements, that is asked for while the one before it is read: L2 has room for both. */
-#define TILE (96 * 1024)
+#define TILE (384 * 1024 / VX_ITEM)
 /* Elements of the long side that L2 keeps from one tile of columns to the next. */
-#define KEPT (32 * 1024)
+#define KEPT (128 * 1024 / VX_ITEM)
+
+#if VX_WORDS
+#define FORMS(work) , (work)->flip_x, (work)->zero_x, (work)->flip_y, (work)->zero_y
+#define TURNS 0 /* a B whose columns are not contiguous */
+/* What a signed byte is told as: the unsigned one that stands for it, and what that has for zero. */
+#define SIGN (VX_FLIPS ? 0x80 : 0)
+#else
+#define FORMS(work)
+#define TURNS 1
+#define SIGN 0
+#endif
+
+static const void *element(const void *first, int64_t index) { return (const char *)first + index * VX_ITEM; }
 
 static int64_t short_side(const vx_call *call) {
   return call->transpose_b && call->m < call->n ? call->m : call->n;
@@ -22,7 +35,7 @@ static int64_t tile_of(int64_t columns) {
 }
 
 int vx_dot_serves(const vx_call *call) {
-  int64_t columns = short_side(call), most = call->transpose_b ? vx_dot_short : vx_dot_widest;
+  int64_t columns = short_side(call), most = call->transpose_b ? vx_dot_short : TURNS ? vx_dot_widest : 0;
   return !call->packed && !call->transpose_a && columns > 0 && columns <= most;
 }
 
@@ -34,14 +47,14 @@ typedef struct {
 
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. The first tile asks ahead for what all of them read. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, sums to) {
-  const float *x = work->x + part->first, *y = work->y + part->first + column * work->ldy;
+  const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
   int64_t tallest = vx_dot_rows[columns];
   while (row < end) {
     int64_t height = smaller(tallest, end - row);
     /* A new row is a new stream to the hardware, and so is a page: a tile to come is asked for while this one is read. */
     int64_t tile = height * part->depth + 1, ahead = tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
-    vx_dots[columns][height](x + row * work->ldx, y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
-                             part->accumulate, column ? 0 : ahead);
+    vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride,
+                             to.column_stride, part->accumulate, column ? 0 : ahead FORMS(work));
     row += height;
     to.c += height * to.row_stride;
   }
@@ -60,7 +73,7 @@ static void run_columns(const vx_dotted *work, const vx_part *part, int64_t row,
 
 /* The same with as much of k at a time as L1 keeps of a tile of columns, if that has more of them than rows pass at once. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
-  int64_t width = tile_of(work->columns), most = vx_dot_bytes / (int64_t)sizeof(float) / width;
+  int64_t width = tile_of(work->columns), most = vx_dot_bytes / VX_ITEM / width;
   int64_t pieces = work->over_b && width > vx_dot_rows[width] ? larger(quotient_up(part->depth, most), 1) : 1;
   int64_t depth = rounded(quotient_up(part->depth, pieces), LINE), done = 0;
   vx_part piece = *part;
@@ -108,8 +121,13 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.x = over_b ? call->b : call->a;
   work.ldx = over_b ? call->ldb : call->lda;
   work.rows = over_b ? call->n : call->m;
+  work.flip_x = over_b ? SIGN : call->flip;
+  work.zero_x = over_b ? SIGN : call->zero;
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
+  work.flip_y = over_b ? call->flip : SIGN;
+  work.zero_y = over_b ? call->zero : SIGN;
+#if TURNS
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
     int64_t line = rounded(call->k, LINE); /* no vector of it straddles two lines */
     /* Parts of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
@@ -119,6 +137,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
     work.y = turned;
     work.ldy = line;
   }
+#endif
   int64_t tallest = vx_dot_rows[tile_of(work.columns)];
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest);
   *prepared = work;

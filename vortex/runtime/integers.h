@@ -1,8 +1,13 @@
-/* Whole numbers: common divisors, and the grids that a thread count factorizes into. */
+/* Whole numbers: roundings, common divisors, and the grids that a thread count factorizes into. */
 #ifndef VORTEX_INTEGERS_H
 #define VORTEX_INTEGERS_H
 
 #include <stdint.h>
+
+static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
+static inline int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+static inline int64_t rounded(int64_t count, int64_t step) { return quotient_up(count, step) * step; }
 
 static inline int64_t greatest_divisor(int64_t x, int64_t y) {
   while (y) {

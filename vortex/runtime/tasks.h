@@ -18,7 +18,8 @@ typedef struct {
 
 typedef struct {
   const vx_call *call;
-  const float *x, *y;
+  const void *x, *y;
+  int32_t flip_x, zero_x, flip_y, zero_y; /* of bytes, see vx_dot */
   float *parts;
   int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
   int over_b; /* the rows are those of B as stored, columns of C */

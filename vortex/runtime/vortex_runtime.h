@@ -2,13 +2,9 @@
 #ifndef VORTEX_RUNTIME_H
 #define VORTEX_RUNTIME_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "integers.h"
 
-static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
-static inline int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
-static inline int64_t rounded(int64_t count, int64_t step) { return quotient_up(count, step) * step; }
+#include <stddef.h>
 
 /* Elements that are multiplied in 32-bit words: how many a word has, and their bytes. Set for the libraries that have them. */
 #ifndef VX_WORDS
@@ -172,8 +168,14 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
 #define VX_DOT_SHORT 32
+#if VX_WORDS /* bytes of each side stand for (byte ^ flip) - zero */
+typedef int32_t (*vx_dot)(const void *x, const void *y, void *c, int64_t depth, int64_t ldx, int64_t ldy,
+                          int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead, int32_t flip_x,
+                          int32_t zero_x, int32_t flip_y, int32_t zero_y);
+#else
 typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
                           int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead);
+#endif
 extern const vx_dot vx_dots[VX_DOT_MOST][9];
 extern const int64_t vx_dot_rows[VX_DOT_MOST];
 extern const int64_t vx_dot_widest;    /* columns of a tile */

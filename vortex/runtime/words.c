@@ -84,18 +84,18 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
 }
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
+  if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
   job work = job_of(call, plan);
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;
 }
 
 int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
+  if (vx_strategies[plan->strategy].dot) return vx_execute_dot_task(call, plan, index);
   job work = job_of(call, plan);
   run_task(&work, index);
   return work.out_of_memory;
 }
-
-int vx_dot_serves(const vx_call *call) { return 0; } /* there is no dot family */
 
 /* There is one region, the whole output. */
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {

@@ -1,0 +1,55 @@
+/* What the walks of a direct convolution share: the call cut into tasks, one panel of filters, and what is done around its tiles. */
+#ifndef VORTEX_CONV_PANEL_H
+#define VORTEX_CONV_PANEL_H
+
+#include "vortex_runtime.h"
+
+#include <stdatomic.h>
+
+typedef struct {
+  const vx_conv *conv;
+  const vx_conv_plan *plan;
+  int64_t depth, share, panels, width; /* channels and filters of a group, panels of its filters and their width */
+  int64_t sets;                        /* panels of all groups */
+  int64_t tiles, units, units_per_task, panels_per_task, block;
+  int turn_x, turn_y, lines, staged;
+  int by_channel; /* vectors run along the channels of all groups, of `group` channels each */
+  int64_t group;
+  int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
+  int far; /* operands come from memory */
+  int64_t pixel, columns; /* floats between the pixels of turned inputs, and pixels of a row of them */
+  int64_t turned_floats; /* of a block's inputs that are turned or staged */
+  int64_t window;        /* floats of what a tile of lines sees */
+  int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
+  atomic_int out_of_memory;
+} job;
+
+/* One panel: its weights, its group's part of the input and its part of the output, as `conv` strides them. */
+typedef struct {
+  const job *work;
+  const vx_conv *conv;
+  const float *x, *w;
+  float *y, *window;
+  const float *extras[VX_EXTRAS]; /* of the store stage: of this panel's first filter, of the output at y */
+  int64_t columns, vectors;
+  int32_t last;
+} panel;
+
+/* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
+static inline void taps_inside(int64_t origin, int64_t taps, int64_t dilation, int64_t extent, int64_t *first, int64_t *end) {
+  *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));
+  *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
+  if (*end < *first) *end = *first;
+}
+
+/* conv.c: the store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do, or are turned as those
+ * are; and zeros into outputs `first` to `end`. */
+void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc);
+void vx_conv_clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc);
+
+/* conv_depthwise.c: one row of output pixels, a channel to a filter: any filter, and the usual ones, which `slides` tells. */
+void vx_conv_depthwise(const panel *p, int64_t unit);
+void vx_conv_sliding(const panel *p, int64_t unit);
+int vx_conv_slides(const vx_conv *c);
+
+#endif
