@@ -41,13 +41,14 @@ double seconds(const vx_gpu_shape *shape, int64_t workspace, int64_t repeats) {
 PLAIN = """
 #include "gpu_select.h"
 #include <string.h>
-/* How many costs differ in a bit between the code for every processor and that for processors with AVX2. */
-int32_t different(int32_t group, float m, float n, float k, float room, float batch, float seen) {
+/* How many costs differ in a bit between the code for every processor and that for processors with AVX2, or AVX-512. */
+int32_t different(int32_t is_wide, int32_t group, float m, float n, float k, float room, float batch, float seen) {
   static float totals[2][VX_GPU_MOST], cuts[2][VX_GPU_MOST];
   const vx_gpu_group *g = &vx_gpu_groups[group];
   int32_t blocks = (g->count + VX_GPU_LANES - 1) / VX_GPU_LANES, found = 0;
   vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room, batch, seen);
-  vortex_gpu_costs_avx2(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch, seen);
+  vx_gpu_pricing *other = is_wide ? vortex_gpu_costs_avx512 : vortex_gpu_costs_avx2;
+  other(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch, seen);
   for (int32_t i = 0; i < g->count; i++) found += totals[0][i] != totals[1][i] || cuts[0][i] != cuts[1][i];
   return found;
 }
@@ -148,13 +149,15 @@ def test_the_mirror_picks_the_same_plan(choose: ctypes.CDLL) -> None:
     assert not different, f"{len(different)} of {tried} differ, the first {different[:3]}"
 
 
-@pytest.mark.skipif("avx2" not in cpu_flags(), reason="compares two forms of the code: needs a processor with AVX2")
-def test_both_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("flag", ["avx2", "avx512vl"])
+def test_all_forms_of_the_code_agree_to_the_bit(choose: ctypes.CDLL, flag: str) -> None:
+    if flag not in cpu_flags():
+        pytest.skip(f"compares with another form of the code: needs a processor with {flag}")
     floats = [ctypes.c_float] * 6
-    choose.different.argtypes = (ctypes.c_int32, *floats)
+    choose.different.argtypes = (ctypes.c_int32, ctypes.c_int32, *floats)
     for group in range(len(LAYOUTS) * len(ALIGNMENTS)):
         for m, n, k, batch in random_extents(300, group):
-            assert choose.different(group, m, n, k, 1000.0, batch, 0.2) == 0, (group, m, n, k)
+            assert choose.different(flag != "avx2", group, m, n, k, 1000.0, batch, 0.2) == 0, (group, m, n, k)
 
 
 def test_many_at_once_is_one_by_one() -> None:

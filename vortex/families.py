@@ -54,7 +54,7 @@ def dot_products(
         rates.dot_stream + straddled(ops, rates, rows_apart)
     )
     issues = ops.most(rows * columns, ops.most(loads, rates.latency_issues))
-    body = issues * (rates.multiply_add * rates.dot_widened)
+    body = issues * rates.multiply_add
     fold = rows * columns * rates.fold
     steps = ops.ceil(k / rates.lanes - EPSILON) * body
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))

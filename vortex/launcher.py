@@ -34,6 +34,7 @@ from vortex.operands import (
     matrix_of,
     refuse_gradients,
     retry,
+    tensors_alone,
     unreadable,
 )
 from vortex.planner import Planner
@@ -114,7 +115,7 @@ class GemmKernel(Planner):
             return self._with_packed(a, b, out, flags)
         if out is None:
             if type(a) in _makers or (type(a) is not _ARRAY and makes_tensors(type(a))):
-                if gradients.recorded():
+                if gradients.recorded() and not tensors_alone(a, b, a):
                     refuse_gradients(a, b, out)
                 try:
                     made = self._gemm_new(a, b, flags)
@@ -125,7 +126,11 @@ class GemmKernel(Planner):
                 if made != UNMADE:
                     raise self._refusal(made, a, b, out)
             out = self._allocate(a, b, transpose_a, transpose_b)
-        if (type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded():
+        if (
+            (type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY)
+            and gradients.recorded()
+            and not tensors_alone(a, b, out)
+        ):
             refuse_gradients(a, b, out)
         try:
             status = self._gemm(a, b, out, flags)
@@ -136,7 +141,7 @@ class GemmKernel(Planner):
         return out
 
     def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
-        if (type(a) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded():
+        if (type(a) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded() and not tensors_alone(a, a, out):
             refuse_gradients(a, b, out)
         flags = self._flags_with(b, flags)
         if out is None:

@@ -173,6 +173,14 @@ class Gradients:
 gradients = Gradients()
 
 
+def tensors_alone(a: Any, b: Any, out: Any) -> bool:
+    """Whether all three are tensors of a kind that records operations, and none of these is recorded."""
+    try:
+        return not (a.requires_grad or b.requires_grad or out.requires_grad)
+    except AttributeError:
+        return False
+
+
 def refuse_gradients(*operands: Any, names: Sequence[str] = OPERANDS) -> None:
     """The one thing the native door cannot see. Where nothing is recorded (torch.no_grad()) nothing is refused."""
     if not gradients.recorded():

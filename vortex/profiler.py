@@ -259,7 +259,6 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dot_load=EFFECTS.dot_load,
         dot_stream=EFFECTS.dot_stream_cycles * isa.issue_per_cycle,
         straddled=EFFECTS.straddled,
-        dot_widened=EFFECTS.dot_widened if words and words.item_bytes == 1 else 1.0,
         page=EFFECTS.page,
         dot_enter=EFFECTS.dot_enter_cycles / spec.clock_hz,
         fold=EFFECTS.fold / (isa.issue_per_cycle * spec.clock_hz),

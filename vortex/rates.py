@@ -119,9 +119,7 @@ class Rates:
     dot_stream: float
     """and one of the long side, which it sees once,"""
     straddled: float
-    """and one that lies across two lines once more;"""
-    dot_widened: float
-    """how many times as long all of that takes where it widens bytes first."""
+    """and one that lies across two lines once more."""
     page: float
     """Latencies that it waits for at each page of a long row."""
     dot_enter: float
@@ -206,9 +204,7 @@ class Effects:
     dot_stream_cycles: float = 2.55
     """and cycles for one of the long side, which comes from outside L1;"""
     straddled: float = 0.37
-    """and one that lies across two lines once more;"""
-    dot_widened: float = 2.2
-    """how many times as long all of that takes of bytes: two products of 16 bits for one, and the widening."""
+    """and one that lies across two lines once more."""
     page: float = 0.55
     """Latencies that the dot family waits for at each page of a long row."""
     dot_enter_cycles: float = 1.0

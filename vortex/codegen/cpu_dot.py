@@ -153,9 +153,9 @@ def _form(lanes: int) -> tirx.PrimFunc:
                 T.reads(acc[0:count, 0:lanes], C[0:rows, 0:columns])
                 T.writes(C[0:rows, 0:columns])
                 if accumulate != 0:
-                    store_folded(C, acc, count, columns, lanes, True)
+                    store_folded(C, acc, count, columns, lanes, lambda found, i, j: C[i, j] + found)
                 else:
-                    store_folded(C, acc, count, columns, lanes, False)
+                    store_folded(C, acc, count, columns, lanes)
 
     return with_extents(kernel, rows, columns)
 
@@ -178,7 +178,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
         for c in range(width)
     ]
     widest, longest = max(tallest, default=0), round(rates.registers) if dots else 0
-    item, forms = ("void", ", int32_t, int32_t, int32_t, int32_t") if words else ("float", "")
+    item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
     signature = f"(const {item} *, const {item} *, {item} {ARGUMENTS}{forms})"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),

@@ -6,6 +6,7 @@ are: the upper half of a vector to the lower one, then the upper quarter, and so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -39,14 +40,21 @@ def folded(vector: Any, lane: int, count: Any, lanes: int) -> tuple[Any, Any]:
     return number, there
 
 
-def store_folded(target: tirx.Buffer, partial: tirx.Buffer, count: Any, columns: Any, lanes: int, added: bool) -> None:
-    """Store the `count` sums that `fold` left in `partial` to target[:, 0:columns], `added` to what is there."""
+def store_folded(
+    target: tirx.Buffer,
+    partial: tirx.Buffer,
+    count: Any,
+    columns: Any,
+    lanes: int,
+    value: Callable[[Any, Any, Any], Any] = lambda found, i, j: found,
+) -> None:
+    """target[i, j] = value(sum, i, j) for the `count` sums that `fold` left in `partial`, `columns` in a row."""
     with T.unroll(T.truncdiv(count + lanes - 1, lanes)) as vector:
         for lane in range(lanes):
             number, there = folded(vector, lane, count, lanes)
             at = [T.truncdiv(number, columns), T.truncmod(number, columns)]
             with T.If(there), T.Then():
-                T.buffer_store(target, target[*at] + partial[vector, lane] if added else partial[vector, lane], at)
+                T.buffer_store(target, value(partial[vector, lane], *at), at)
 
 
 def _halvings(count: Any, lanes: int) -> list[tuple[int, Any, Any]]:

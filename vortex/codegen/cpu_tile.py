@@ -15,9 +15,9 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
 
-def masked_load(address: Any, mask: Any, lanes: int, dtype: str = "float32") -> Any:
-    """The vector at `address`; lanes that `mask` leaves out are zero."""
-    nothing = T.broadcast(tirx.const(0, dtype), lanes)
+def masked_load(address: Any, mask: Any, lanes: int, dtype: str = "float32", other: Any = None) -> Any:
+    """The vector at `address`; lanes that `mask` leaves out are those of `other`, or zero."""
+    nothing = T.broadcast(tirx.const(0, dtype), lanes) if other is None else other
     return T.call_llvm_pure_intrin(f"{dtype}x{lanes}", "llvm.masked.load", address, mask, nothing)
 
 

@@ -47,12 +47,12 @@ class Gather:
         self.words, self.lanes = words, lanes
         self.element, self.bits = words.stored, 8 * words.item_bytes
 
-    def elements(self, address: Any, limit: Any, count: int) -> Any:
-        """`count` elements from `address`, those from `limit` on zero."""
+    def elements(self, address: Any, limit: Any, count: int, beyond: Any = None) -> Any:
+        """`count` elements from `address`, those from `limit` on those of the vector `beyond`, or zero."""
         # Compared in the size of the elements: the mask is then one instruction.
         within = T.Cast(f"int{self.bits}", T.min(limit, T.int32(count)))
         mask = T.ramp(tirx.const(0, f"int{self.bits}"), 1, count) < T.broadcast(within, count)
-        return masked_load(address, mask, count, self.element)
+        return masked_load(address, mask, count, self.element, beyond)
 
     def along(self, address: Any, limit: Any) -> Any:
         """Words of neighbours in memory: `limit` elements of them."""

@@ -4,7 +4,8 @@
 
 fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, and `cuts[kernel]` with the cut.
 `runtime/gpu_select.c` and `runtime/gpu_polymerize.c` do the rest. It is compiled for plain x86-64, and once more for
-processors with AVX2, with the same results to the bit: no product is fused into an addition, and no quotient replaced.
+processors with AVX2 and for those with AVX-512, with the same results to the bit: no product is fused into an addition,
+and no quotient replaced.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from vortex.errors import VortexError
 from vortex.gpu_cost import BlockCosts, GpuProblem, GpuRates, cuts, predict, tiling
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, Array, GpuSelector
 
-SYMBOLS = {"x86-64": "vortex_gpu_costs", "x86-64-v3": "vortex_gpu_costs_avx2"}
-"""What the cost is called, by the processors that it runs on."""
+SYMBOLS = {
+    "x86-64": ("vortex_gpu_costs", 8),
+    "x86-64-v3": ("vortex_gpu_costs_avx2", 8),
+    "x86-64-v4": ("vortex_gpu_costs_avx512", 16),
+}
+"""What the cost is called, and how many kernels a turn of its loop prices, by the processors that it runs on."""
 FIELDS = tuple(field.name for field in fields(BlockCosts))
 ARGUMENTS = tuple(field.name for field in fields(GpuProblem))
-LANES = 8
-"""Kernels that one turn of the loop prices: two registers of plain x86-64, one with AVX2."""
+LANES = 16
+"""Kernels whose figures lie together, field by field: what the widest loop prices in a turn."""
 MOST = 512
 """Kernels that one layout and alignment may have: the room that selecting takes on the stack."""
 INTERMEDIATES = 256
@@ -39,10 +44,10 @@ INTERMEDIATES = 256
 class GpuTirArithmetic:
     """Builds statements: every named intermediate is computed once, in a slot of a local buffer (see `selector`)."""
 
-    def __init__(self, lane: tirx.Var) -> None:
+    def __init__(self, lane: tirx.Var, lanes: int) -> None:
         self.statements: list[tirx.Stmt] = []
-        self.lane, self.used = lane, 0
-        self.kept = tirx.decl_buffer((INTERMEDIATES * LANES,), "float32", name="kept", scope="local")
+        self.lane, self.lanes, self.used = lane, lanes, 0
+        self.kept = tirx.decl_buffer((INTERMEDIATES * lanes,), "float32", name="kept", scope="local")
 
     def least(self, x: Any, y: Any) -> Term:
         return Term(tirx.min(constant(x), constant(y)))
@@ -66,15 +71,15 @@ class GpuTirArithmetic:
         return Term(tirx.Select(condition.expression, constant(x), constant(y)))
 
     def name(self, label: str, x: Any) -> Term:
-        slot = self.used * LANES + self.lane
+        slot = self.used * self.lanes + self.lane
         self.used += 1
         assert self.used <= INTERMEDIATES, "the cost names more intermediates than there are slots"
         self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
         return Term(self.kept[slot])
 
 
-def costs(rates: GpuRates, symbol: str) -> tirx.PrimFunc:
-    """The cost of `blocks` x LANES kernels."""
+def costs(rates: GpuRates, symbol: str, lanes: int) -> tirx.PrimFunc:
+    """The cost of `blocks` x LANES kernels, `lanes` of them at a time."""
     pointer = PointerType(PrimType("float32"))
     data = [tirx.Var(name, pointer) for name in ("columns", "totals", "cuts")]
     blocks, block, lane = tirx.Var("blocks", "int32"), tirx.Var("block", "int32"), tirx.Var("lane", "int32")
@@ -85,10 +90,11 @@ def costs(rates: GpuRates, symbol: str) -> tirx.PrimFunc:
     ]
     arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
 
-    ops = GpuTirArithmetic(lane)
+    ops, turns = GpuTirArithmetic(lane, lanes), LANES // lanes
+    first, inside = tirx.truncdiv(block, turns) * len(FIELDS), tirx.truncmod(block, turns) * lanes + lane
     columns = BlockCosts(
         **{
-            name: ops.name(name, Term(buffers[0][(block * len(FIELDS) + place) * LANES + lane]))
+            name: ops.name(name, Term(buffers[0][(first + place) * LANES + inside]))
             for place, name in enumerate(FIELDS)
         }
     )
@@ -100,11 +106,11 @@ def costs(rates: GpuRates, symbol: str) -> tirx.PrimFunc:
         total = ops.name("total", predict(ops, rates, columns, problem, shape, cut).total)
         chosen = ops.name("chosen", ops.where(least > total, cut, chosen))
         least = ops.name("least", ops.least(total, least))
-    index = block * LANES + lane
+    index = block * lanes + lane
     stores = [tirx.BufferStore(buffers[1], constant(least), [index])]
     stores.append(tirx.BufferStore(buffers[2], constant(chosen), [index]))
-    inner = tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, tirx.SeqStmt([*ops.statements, *stores]))
-    loop = tirx.For(block, 0, blocks, tirx.ForKind.SERIAL, inner)
+    inner = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt([*ops.statements, *stores]))
+    loop = tirx.For(block, 0, blocks * turns, tirx.ForKind.SERIAL, inner)
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
     function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, tirx.AllocBuffer(ops.kept), loop]))
     return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", True)
@@ -158,9 +164,9 @@ def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
     if largest > MOST:
         raise VortexError(f"{largest} kernels for one layout and alignment; the selector takes at most {MOST}")
     compiled = []
-    for cpu, symbol in SYMBOLS.items():
+    for cpu, (symbol, lanes) in SYMBOLS.items():
         compiled.append(folder / f"{symbol}.o")
-        compile_object([costs(selector.rates, symbol)], cpu_target(cpu), compiled[-1], share=False)
+        compile_object([costs(selector.rates, symbol, lanes)], cpu_target(cpu), compiled[-1], share=False)
     source = folder / "gpu_tables.c"
     source.write_text(tables(selector))
     return compiled, [source, RUNTIME / "gpu_select.c", RUNTIME / "gpu_polymerize.c"]

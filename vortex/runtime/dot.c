@@ -12,14 +12,11 @@
 #define KEPT (128 * 1024 / VX_ITEM)
 
 #if VX_WORDS
-#define FORMS(work) , (work)->flip_x, (work)->zero_x, (work)->flip_y, (work)->zero_y
+#define FORMS(work, to) , (work)->flip_x, (work)->flip_y, (work)->times, (to).offsets
 #define TURNS 0 /* a B whose columns are not contiguous */
-/* What a signed byte is told as: the unsigned one that stands for it, and what that has for zero. */
-#define SIGN (VX_FLIPS ? 0x80 : 0)
 #else
-#define FORMS(work)
+#define FORMS(work, to)
 #define TURNS 1
-#define SIGN 0
 #endif
 
 static const void *element(const void *first, int64_t index) { return (const char *)first + index * VX_ITEM; }
@@ -39,11 +36,50 @@ int vx_dot_serves(const vx_call *call) {
   return !call->packed && !call->transpose_a && columns > 0 && columns <= most;
 }
 
-/* Where sums go: of the first row and column, and how far apart. */
+/* Where sums go: of the first row and column, and how far apart; and what is added to them, by column. */
 typedef struct {
   float *c;
   int64_t row_stride, column_stride;
+  const int32_t *offsets;
 } sums;
+
+#if VX_FLIPS
+#include <emmintrin.h>
+
+/* As signed bytes, a[i, k] stands for y + d and b[j, k] for x - 128, where x is unsigned:
+ *     sum (y + d) (x - 128) = sum x y + d sum x - 128 (sum y + k d)
+ * and as an unsigned byte, a[i, k] stands for x - zero: sum (x - zero) y = sum x y - zero sum y. All is modulo 2^32. */
+static void take_bytes(vx_dotted *work) {
+  const vx_call *call = work->call;
+  int32_t flip = call->flip & 0xff, d = 128 - call->zero;
+  work->flip_x = work->over_b ? 0x80 : flip;
+  work->flip_y = work->over_b ? 0x80 ^ flip : 0;
+  work->times = work->over_b ? d : 0;
+  work->per_sum = work->over_b ? -128 : -call->zero;
+  work->per_step = work->over_b ? -128 * d : 0;
+}
+
+/* Sum of the bytes of y ^ flip, as signed ones. */
+static uint32_t sum_of(const uint8_t *y, int64_t count, int32_t flip) {
+  __m128i total = _mm_setzero_si128(), turned = _mm_set1_epi8((char)(flip ^ 0x80));
+  int64_t k = 0;
+  for (; k + 16 <= count; k += 16)
+    total = _mm_add_epi64(total, _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const __m128i *)(y + k)), turned), _mm_setzero_si128()));
+  uint32_t sum = (uint32_t)_mm_cvtsi128_si64(total) + (uint32_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(total, total));
+  for (; k < count; k++) sum += (uint8_t)(y[k] ^ flip ^ 0x80);
+  return sum - 128u * (uint32_t)count;
+}
+
+static void tell_offsets(const vx_dotted *work, const vx_part *part, int32_t *offsets) {
+  for (int64_t j = 0; j < work->columns; j++) {
+    uint32_t sum = sum_of(element(work->y, part->first + j * work->ldy), part->depth, work->flip_y);
+    offsets[j] = (int32_t)((uint32_t)work->per_sum * sum + (uint32_t)work->per_step * (uint32_t)part->depth);
+  }
+}
+#else
+static void take_bytes(vx_dotted *work) { (void)work; }
+static void tell_offsets(const vx_dotted *work, const vx_part *part, int32_t *offsets) { (void)work, (void)part, (void)offsets; }
+#endif
 
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. The first tile asks ahead for what all of them read. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, sums to) {
@@ -54,7 +90,7 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
     /* A new row is a new stream to the hardware, and so is a page: a tile to come is asked for while this one is read. */
     int64_t tile = height * part->depth + 1, ahead = tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
     vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride,
-                             to.column_stride, part->accumulate, column ? 0 : ahead FORMS(work));
+                             to.column_stride, part->accumulate, column ? 0 : ahead FORMS(work, to));
     row += height;
     to.c += height * to.row_stride;
   }
@@ -66,7 +102,7 @@ static void run_columns(const vx_dotted *work, const vx_part *part, int64_t row,
   int64_t kept = width < work->columns ? larger(KEPT / (part->depth + 1) / tallest * tallest, tallest) : end - row;
   for (; row < end; row += kept, to.c += kept * to.row_stride)
     for (int64_t column = 0; column < work->columns; column += width) {
-      sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride};
+      sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride, to.offsets + column};
       run_tile(work, part, row, smaller(row + kept, end), column, smaller(width, work->columns - column), from);
     }
 }
@@ -76,12 +112,14 @@ static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, in
   int64_t width = tile_of(work->columns), most = vx_dot_bytes / VX_ITEM / width;
   int64_t pieces = work->over_b && width > vx_dot_rows[width] ? larger(quotient_up(part->depth, most), 1) : 1;
   int64_t depth = rounded(quotient_up(part->depth, pieces), LINE), done = 0;
+  static const int32_t nothing[VX_DOT_SHORT];
   vx_part piece = *part;
   do {
     piece.first = part->first + done;
     piece.depth = smaller(depth, part->depth - done);
     piece.accumulate = part->accumulate || done;
     run_columns(work, &piece, row, end, to);
+    to.offsets = nothing; /* they are of all of k */
     done += depth;
   } while (done < part->depth);
 }
@@ -91,9 +129,11 @@ void vx_run_dots(void *context, int64_t index) {
   int64_t row = index % work->blocks * work->rows_per_task, end = row + work->rows_per_task;
   vx_part part = vx_part_of(work->call, work->parts, work->splits, index / work->blocks);
   int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
+  int32_t offsets[VX_DOT_SHORT];
   if (end > work->rows) end = work->rows;
+  tell_offsets(work, &part, offsets);
   if (!vx_store_stage || work->splits > 1) {
-    run_rows(work, &part, row, end, (sums){part.c + row * row_stride, row_stride, column_stride});
+    run_rows(work, &part, row, end, (sums){part.c + row * row_stride, row_stride, column_stride, offsets});
     return;
   }
   float apart[TILES * 8 * VX_DOT_SHORT];
@@ -106,7 +146,7 @@ void vx_run_dots(void *context, int64_t index) {
   for (; row < end; row += chunk) {
     int64_t stop = smaller(row + chunk, end);
     float *c = vx_apart ? apart : part.c + row * row_stride;
-    run_rows(work, &part, row, stop, (sums){c, row_stride, column_stride});
+    run_rows(work, &part, row, stop, (sums){c, row_stride, column_stride, offsets});
     if (work->over_b)
       vortex_store(&store, c, column_stride, 0, row, work->columns, stop - row);
     else
@@ -121,12 +161,9 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.x = over_b ? call->b : call->a;
   work.ldx = over_b ? call->ldb : call->lda;
   work.rows = over_b ? call->n : call->m;
-  work.flip_x = over_b ? SIGN : call->flip;
-  work.zero_x = over_b ? SIGN : call->zero;
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
-  work.flip_y = over_b ? call->flip : SIGN;
-  work.zero_y = over_b ? call->zero : SIGN;
+  take_bytes(&work);
 #if TURNS
   if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
     int64_t line = rounded(call->k, LINE); /* no vector of it straddles two lines */

@@ -13,7 +13,9 @@ void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_gro
                   float *cuts) {
   int64_t room = workspace / 4 / shape->m / shape->n / shape->batch;
   room = room < 1 ? 1 : room > MOST_ROOM ? MOST_ROOM : room;
-  vx_gpu_pricing *price = __builtin_cpu_supports("avx2") ? vortex_gpu_costs_avx2 : vortex_gpu_costs;
+  int is_wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+  vx_gpu_pricing *price = is_wide ? vortex_gpu_costs_avx512 : __builtin_cpu_supports("avx2") ? vortex_gpu_costs_avx2 : vortex_gpu_costs;
   price(vx_gpu_figures + group->figures + first * vx_gpu_fields * VX_GPU_LANES, totals, cuts, blocks, (float)shape->m, (float)shape->n,
         (float)shape->k, (float)room, (float)shape->batch, shape->seen);
 }

@@ -5,7 +5,7 @@
 #include "gpu_door.h"
 
 #define VX_GPU_MOST 512 /* kernels of one group: a multiple of the lanes */
-#define VX_GPU_LANES 8
+#define VX_GPU_LANES 16
 #define VX_GPU_ALIGNMENTS 5
 
 /* The kernels that serve one layout and alignment: their figures, their indices, how many. */
@@ -27,7 +27,7 @@ extern const vx_gpu_group vx_gpu_groups[4 * VX_GPU_ALIGNMENTS];
 /* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
 typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,
                             float batch, float seen);
-vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2;
+vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2, vortex_gpu_costs_avx512;
 
 /* Of gpu_select.c: the kernels that serve a call; seconds of some blocks of VX_GPU_LANES of them; the plan of one; the best. */
 const vx_gpu_group *vx_gpu_group_of(const vx_gpu_shape *shape);

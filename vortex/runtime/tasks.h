@@ -19,7 +19,8 @@ typedef struct {
 typedef struct {
   const vx_call *call;
   const void *x, *y;
-  int32_t flip_x, zero_x, flip_y, zero_y; /* of bytes, see vx_dot */
+  int32_t flip_x, flip_y, times; /* of bytes, see vx_dot */
+  int32_t per_sum, per_step;     /* an offset of vx_dot: so often the sum of the column, and so much for each step of k */
   float *parts;
   int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
   int over_b; /* the rows are those of B as stored, columns of C */

@@ -168,10 +168,10 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
 #define VX_DOT_SHORT 32
-#if VX_WORDS /* bytes of each side stand for (byte ^ flip) - zero */
+#if VX_WORDS /* flips of bytes, and what is added to each sum: see codegen/cpu_word_dots.py */
 typedef int32_t (*vx_dot)(const void *x, const void *y, void *c, int64_t depth, int64_t ldx, int64_t ldy,
                           int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead, int32_t flip_x,
-                          int32_t zero_x, int32_t flip_y, int32_t zero_y);
+                          int32_t flip_y, int32_t times, const int32_t *offsets);
 #else
 typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
                           int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead);
