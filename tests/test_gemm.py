@@ -19,6 +19,7 @@ import pytest
 from conftest import CORES
 
 import vortex
+from vortex import DtypeError, OperandError, launcher
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros
 from vortex.selector import OperandB
@@ -220,6 +221,38 @@ def test_read_only_inputs(gemm: GemmKernel) -> None:
     a.flags.writeable = b.flags.writeable = False
     assert np.array_equal(gemm(a, b), a @ b)
     assert np.array_equal(gemm(a, gemm.pack(b)), a @ b)
+
+
+def test_arrays_by_address_are_arrays_by_dlpack(gemm: GemmKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain matrices are read where they lie; what is none goes the general way, and so does all in other Pythons."""
+    assert gemm._arrays is not launcher.left_unread and gemm._packed_arrays is not launcher.left_unread
+    wide = integers(60, 90)
+    swapped = wide[:20, :30].astype(">f4")
+    cases = [(wide[:20, :30], wide[5:35, 3:44]), (wide.T[:20, :30], wide[:44, :30].T), (integers(1, 1), integers(1, 3))]
+    found = []
+    for by_address in (True, False):
+        if not by_address:
+            monkeypatch.setattr(gemm, "_arrays", launcher.left_unread)
+            monkeypatch.setattr(gemm, "_packed_arrays", launcher.left_unread)
+        for a, b in cases:
+            room = np.full((a.shape[0], b.shape[1] + 3), 7, np.float32)
+            for right in (b, gemm.pack(b)):
+                out = gemm(a, right, out=room[:, : b.shape[1]])
+                assert np.array_equal(out, a @ b) and (room[:, b.shape[1] :] == 7).all()
+                found.append(gemm(a, right))
+        for other in (swapped, swapped.astype(np.float64), np.array([["x"] * 30] * 20)):
+            with pytest.raises((DtypeError, OperandError)):
+                gemm(other, wide[:30, :30])
+    assert all(map(np.array_equal, found[: len(found) // 2], found[len(found) // 2 :]))
+
+
+def test_an_array_that_is_not_where_it_is_told_is_not_read(gemm: GemmKernel) -> None:
+    reads, matrix = gemm.module.get_function("reads_arrays"), np.zeros((3, 8), np.float32)[:, 1:6]
+    told = [id(matrix), matrix.ctypes.data, *matrix.shape, *matrix.strides]
+    assert reads(*told) == 1
+    for place in range(1, len(told)):
+        assert reads(*(value + 4 * (place == at) for at, value in enumerate(told))) == 0
+    assert not launcher.have_addresses(lambda *_told: 0)
 
 
 def test_accumulate(gemm: GemmKernel) -> None:

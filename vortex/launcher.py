@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ MAKES_TENSORS = "__dlpack_c_exchange_api__"
 """The attribute of classes, torch.Tensor for one, whose tensors native code may be able to make."""
 _makers: set[type] = set()
 """Those met so far."""
-UNMADE = -1
+UNREAD = -1
+"""What native code answers where it leaves operands to the general way."""
 
 
 def makes_tensors(kind: type) -> bool:
@@ -69,6 +72,19 @@ def product_extents(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> tup
         raise
 
 
+def have_addresses(reads_arrays: Callable[..., int]) -> bool:
+    """Whether native code finds arrays of NumPy by their addresses, as it does in builds of CPython for release."""
+    if sys.implementation.name != "cpython":
+        return False
+    matrix = np.zeros((3, 8), np.float32)[:, 1:6]
+    return bool(reads_arrays(id(matrix), matrix.ctypes.data, *matrix.shape, *matrix.strides))
+
+
+def left_unread(*_operands: Any) -> int:
+    """Where arrays are not found by their addresses."""
+    return UNREAD
+
+
 class GemmKernel(Planner):
     """C (+)= A B for any shape: see `__call__`. Safe to call from several threads at once."""
 
@@ -82,6 +98,9 @@ class GemmKernel(Planner):
         calls = (self.module.get_function(name) for name in names)
         self._gemm, self._gemm_new, self._gemm_packed, self._gemm_new_packed, self._planned, *rest = calls
         self._pack, self._readable = rest
+        self._arrays = self._packed_arrays = left_unread
+        if have_addresses(self.module.get_function("reads_arrays")):
+            self._arrays, self._packed_arrays = map(self.module.get_function, ("gemm_arrays", "gemm_packed_arrays"))
         self._threads = Listener(*map(self.module.get_function, ("set_threads", "borrow_threads")))
         self._held = max((strategy.l0.k for strategy in self.strategies if strategy.stage.held), default=0)
         dots = any(strategy.stage.dot for strategy in self.strategies)
@@ -120,17 +139,19 @@ class GemmKernel(Planner):
                 try:
                     made = self._gemm_new(a, b, flags)
                 except UNREADABLE:
-                    made = UNMADE
+                    made = UNREAD
                 if type(made) is not int:
                     return made
-                if made != UNMADE:
+                if made != UNREAD:
                     raise self._refusal(made, a, b, out)
             out = self._allocate(a, b, transpose_a, transpose_b)
-        if (
-            (type(a) is not _ARRAY or type(b) is not _ARRAY or type(out) is not _ARRAY)
-            and gradients.recorded()
-            and not tensors_alone(a, b, out)
-        ):
+        if type(a) is _ARRAY and type(b) is _ARRAY and type(out) is _ARRAY:
+            status = self._arrays(id(a), id(b), id(out), flags)
+            if not status:
+                return out
+            if status != UNREAD:
+                raise self._refusal(status, a, b, out)
+        elif gradients.recorded() and not tensors_alone(a, b, out):
             refuse_gradients(a, b, out)
         try:
             status = self._gemm(a, b, out, flags)
@@ -150,6 +171,12 @@ class GemmKernel(Planner):
                 if made is not None:
                     return made
             out = self._allocate(a, b, flags & TRANSPOSE_A != 0, False)
+        if type(a) is _ARRAY and type(out) is _ARRAY:
+            status = self._packed_arrays(id(a), b.memory, id(out), flags, b.n, b.k)
+            if not status:
+                return out
+            if status != UNREAD:
+                raise self._refusal(status, a, b, out)
         try:
             status = self._gemm_packed(a, b.memory, out, flags, b.n, b.k)
         except UNREADABLE:

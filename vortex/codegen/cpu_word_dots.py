@@ -41,18 +41,15 @@ def word_dot_kernel(rows: int, columns: int, lanes: int, words: WordFormat) -> t
         return [row, T.ramp(0, 1, lanes)]
 
     def fetched(source: Any, row: Any, at: Any, limit: Any, flip: Any) -> Any:
-        """A step of a row as it is multiplied; what is masked off is 0."""
-        if not integer:
-            if limit is None:
-                found = source[row, T.ramp(at, 1, span)]
-                return gather.wide(found) if words.widened else T.reinterpret(part, found)
-            return gather.along(T.address_of(source[row, at]), limit)
-        flips = T.broadcast(T.Cast(stored, flip), span)
+        """A step of a row as it is multiplied; from `limit` on, if there is one, it is 0."""
+        flips = T.broadcast(T.Cast(stored, flip), span) if integer else None
         if limit is None:
             found = source[row, T.ramp(at, 1, span)]
         else:
-            found = gather.elements(T.address_of(source[row, at]), limit, span, flips)
-        return T.reinterpret(part, T.bitwise_xor(found, flips))
+            found = gather.elements(T.address_of(source[row, at]), limit, span, beyond=flips)
+        if integer:
+            found = T.bitwise_xor(found, flips)
+        return gather.wide(found) if words.widened else T.reinterpret(part, found)
 
     def dot(total: Any, x: Any, y: Any) -> Any:
         if words.widened:

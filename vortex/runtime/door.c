@@ -1,4 +1,5 @@
 /* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
+#include "arrays.h"
 #include "products.h"
 #include <tvm/ffi/extra/c_env_api.h>
 /* All that is called of tvm-ffi, where a result is made: without it the other doors still open. */
@@ -8,6 +9,7 @@
 #define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
 #define REGION_FIELDS 7 /* of a vx_region, that Python sees */
 #define MOST_RANK 8 /* of an A whose axes before the last are all rows */
+#define UNREAD -1   /* no refusal: the caller has another way; mirrored by launcher.UNREAD */
 static int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
   const DLTensor *t;
   int refused = read_elements(value, operand, 2, 2, type, &t, &out->data);
@@ -198,6 +200,30 @@ EXPORT int __tvm_ffi_gemm_packed(void *self, const TVMFFIAny *args, int32_t coun
   int refused = open_call(args, args + 6, count - 6, args[3].v_int64, !!(args[3].v_int64 & PACKED), args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
   return answer(result, run(&call));
+}
+
+/* reads_arrays(address, data, rows, columns, bytes between rows, bytes between columns): whether NumPy's arrays may be passed by address. */
+EXPORT int __tvm_ffi_reads_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  return answer(result, is_array(args[0].v_int64, (const void *)(intptr_t)args[1].v_int64, args[2].v_int64, args[3].v_int64, args[4].v_int64,
+                                 args[5].v_int64));
+}
+
+/* gemm_arrays(a, b, out, flags): as gemm, of arrays by their addresses; UNREAD where one is not a plain matrix. */
+EXPORT int __tvm_ffi_gemm_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  array_tensor a, b, out;
+  TVMFFIAny given[4] = {[3] = args[3]};
+  if (!read_array(args[0].v_int64, 0, &a, &given[0]) || !read_array(args[1].v_int64, 0, &b, &given[1]) ||
+      !read_array(args[2].v_int64, 1, &out, &given[2]))
+    return answer(result, UNREAD);
+  return __tvm_ffi_gemm(self, given, 4, result);
+}
+
+/* gemm_packed_arrays(a, b or packed, out, flags, n, k): as gemm_packed, of A and C by their addresses. */
+EXPORT int __tvm_ffi_gemm_packed_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  array_tensor a, out;
+  TVMFFIAny given[6] = {[1] = args[1], [3] = args[3], [4] = args[4], [5] = args[5]};
+  if (!read_array(args[0].v_int64, 0, &a, &given[0]) || !read_array(args[2].v_int64, 1, &out, &given[2])) return answer(result, UNREAD);
+  return __tvm_ffi_gemm_packed(self, given, 6, result);
 }
 
 /* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits, extras...): what the oracle of the

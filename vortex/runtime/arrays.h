@@ -1,0 +1,80 @@
+/* NumPy's arrays read where they lie, by their addresses: exporting three of them by DLPack takes longer than a small product.
+ *
+ * The fields are those of PyArrayObject_fields and PyArray_Descr in numpy/ndarraytypes.h, which extensions compiled against NumPy read the
+ * same way; those of a Python object are a release build's. Whether they are where they are looked for is asked of one array first. */
+#ifndef VORTEX_ARRAYS_H
+#define VORTEX_ARRAYS_H
+
+#include "values.h"
+
+typedef struct {
+  intptr_t references;
+  void *type;
+} python_object;
+
+typedef struct {
+  python_object object;
+  void *scalar_type;
+  char kind, type, byte_order, former_flags;
+  int number;
+} array_type;
+
+typedef struct {
+  python_object object;
+  char *data;
+  int rank;
+  intptr_t *shape, *strides; /* strides in bytes */
+  void *base;
+  array_type *type;
+  int flags;
+} array;
+
+enum { IS_ALIGNED = 0x100, IS_WRITEABLE = 0x400 }; /* of NPY_ARRAY_FLAGS */
+
+typedef struct {
+  DLTensor tensor;
+  int64_t shape[2], strides[2];
+} array_tensor;
+
+/* Element types by their numbers in NumPy; 0 bits for all others, bytes in another order too. */
+static inline DLDataType element_type(const array_type *type) {
+  enum { BYTE = 1, UNSIGNED_BYTE = 2, INT = 5, UNSIGNED_SHORT = 4, FLOAT = 11, HALF = 23 };
+  if (type->byte_order == '>') return (DLDataType){0, 0, 0};
+  switch (type->number) {
+    case BYTE: return (DLDataType){kDLInt, 8, 1};
+    case UNSIGNED_BYTE: return (DLDataType){kDLUInt, 8, 1};
+    case UNSIGNED_SHORT: return (DLDataType){kDLUInt, 16, 1};
+    case INT: return (DLDataType){kDLInt, 32, 1};
+    case HALF: return (DLDataType){kDLFloat, 16, 1};
+    case FLOAT: return (DLDataType){kDLFloat, 32, 1};
+    default: return (DLDataType){0, 0, 0};
+  }
+}
+
+/* The matrix at an address as the value of a tensor; 0 where it is something that the general way must look at. */
+static inline int read_array(int64_t address, int is_written, array_tensor *to, TVMFFIAny *value) {
+  const array *x = (const array *)(intptr_t)address;
+  int wanted = IS_ALIGNED | (is_written ? IS_WRITEABLE : 0);
+  if (x->rank != 2 || (x->flags & wanted) != wanted) return 0;
+  DLDataType type = element_type(x->type);
+  int64_t item = type.bits / 8;
+  if (!item || x->strides[0] % item || x->strides[1] % item) return 0;
+  for (int axis = 0; axis < 2; axis++) {
+    to->shape[axis] = x->shape[axis];
+    to->strides[axis] = x->strides[axis] / item;
+  }
+  to->tensor = (DLTensor){.data = x->data, .device = {kDLCPU, 0}, .ndim = 2, .dtype = type, .shape = to->shape, .strides = to->strides};
+  *value = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr};
+  value->v_ptr = &to->tensor;
+  return 1;
+}
+
+/* Whether an array of float32 is at an address as its data, shape and strides (in bytes) tell. */
+static inline int is_array(int64_t address, const void *data, int64_t rows, int64_t columns, int64_t down, int64_t along) {
+  const array *x = (const array *)(intptr_t)address;
+  int usable = IS_ALIGNED | IS_WRITEABLE;
+  return x->data == data && x->rank == 2 && (x->flags & usable) == usable && x->shape[0] == rows && x->shape[1] == columns &&
+         x->strides[0] == down && x->strides[1] == along && x->type->kind == 'f' && element_type(x->type).bits == 32;
+}
+
+#endif
