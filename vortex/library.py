@@ -24,7 +24,7 @@ from vortex.rates import Rates
 from vortex.reduction_tiles import Family, Measured, ReduceTile
 from vortex.selector import Selector, SlopeTable
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST, BINARY = "manifest.json", "library.so"
 
 
