@@ -8,7 +8,7 @@ import numpy as np
 
 from vortex import operators
 from vortex.errors import DtypeError, OperandError, VortexError
-from vortex.launcher import GemmKernel, makes_tensors, product_extents
+from vortex.launcher import UNREAD, GemmKernel, makes_tensors, product_extents
 from vortex.library import Library
 from vortex.operands import (
     ACCUMULATE,
@@ -76,7 +76,23 @@ class FusedGemm(GemmKernel):
                 if made is not None:
                     return made
             out = self._allocate(a, b, transpose_a, transpose_b)
+        status = self._by_address(a, data, out, flags, sizes, extras)
+        if not status:
+            return out
+        if status != UNREAD:
+            raise self._refusal(status, a, b, out, extras)
         return self._stored(run, (a, data, out, flags, *sizes), extras, (a, b, out))
+
+    def _by_address(self, a: Any, b: Any, out: Any, flags: int, sizes: tuple[int, ...], extras: tuple[Any, ...]) -> int:
+        """The status of the call where all operands are arrays, and B one or packed (of these `sizes`); else UNREAD."""
+        for operand in (a, out, *extras):
+            if type(operand) is not np.ndarray:
+                return UNREAD
+        if sizes:
+            status = self._packed_arrays(id(a), b, id(out), flags, *sizes, *map(id, extras))
+        else:
+            status = self._arrays(id(a), id(b), id(out), flags, *map(id, extras)) if type(b) is np.ndarray else UNREAD
+        return int(status)
 
     def run(
         self,

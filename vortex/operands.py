@@ -143,7 +143,7 @@ def exportable(operand: Any) -> Any:
     """What DLPack carries: arrays that are not locked, and of bfloat16 the bits."""
     if not isinstance(operand, np.ndarray):
         return operand
-    if operand.dtype.name == "bfloat16":
+    if operand.dtype.kind == "V" and operand.dtype.name == "bfloat16":  # names are made anew each time they are asked
         operand = operand.view(np.uint16)
     return operand if operand.flags.writeable else np.asarray(_Unlocked(operand))
 

@@ -51,19 +51,20 @@ static inline DLDataType element_type(const array_type *type) {
   }
 }
 
-/* The matrix at an address as the value of a tensor; 0 where it is something that the general way must look at. */
+/* The array at an address as the value of a tensor; 0 where it is something that the general way must look at. */
 static inline int read_array(int64_t address, int is_written, array_tensor *to, TVMFFIAny *value) {
   const array *x = (const array *)(intptr_t)address;
   int wanted = IS_ALIGNED | (is_written ? IS_WRITEABLE : 0);
-  if (x->rank != 2 || (x->flags & wanted) != wanted) return 0;
+  if (x->rank < 1 || x->rank > 2 || (x->flags & wanted) != wanted) return 0;
   DLDataType type = element_type(x->type);
   int64_t item = type.bits / 8;
-  if (!item || x->strides[0] % item || x->strides[1] % item) return 0;
-  for (int axis = 0; axis < 2; axis++) {
+  if (!item) return 0;
+  for (int axis = 0; axis < x->rank; axis++) {
+    if (x->strides[axis] % item) return 0;
     to->shape[axis] = x->shape[axis];
     to->strides[axis] = x->strides[axis] / item;
   }
-  to->tensor = (DLTensor){.data = x->data, .device = {kDLCPU, 0}, .ndim = 2, .dtype = type, .shape = to->shape, .strides = to->strides};
+  to->tensor = (DLTensor){.data = x->data, .device = {kDLCPU, 0}, .ndim = x->rank, .dtype = type, .shape = to->shape, .strides = to->strides};
   *value = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr};
   value->v_ptr = &to->tensor;
   return 1;
