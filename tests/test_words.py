@@ -299,4 +299,5 @@ def test_the_instruction_comes_from_the_spec(hardware: str, dtype: str, instruct
     for tile in found.register_tiles:
         rows, vectors = tile.m, tile.n // isa.lanes
         assert rows * vectors + min(rows, vectors) + in_flight <= isa.registers
-    assert not any(s.stage.swap for s in found.strategies) and sum(s.stage.dot for s in found.strategies) == 1
+    assert any(s.stage.tiled for s in found.strategies) and not any(s.stage.swap for s in found.strategies)
+    assert sum(s.stage.dot for s in found.strategies) == 1

@@ -8,6 +8,8 @@ FETCHED_AHEAD = 256.0
 """Elements: rows of A and of C up to this long are fetched ahead by the L1 nests,"""
 FETCHED_TILE = 4096.0
 """so many bytes ahead: far enough for DRAM, and less than what a few tall tiles bring into L1."""
+MISSES = 24.0
+"""Lines that one core can wait for at a time: buffers of the innermost cache for what it misses."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ class Effects:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.05
     """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
-    misses: float = 24.0
-    """Lines that one core can wait for at a time: buffers of the innermost cache for what it misses,"""
+    misses: float = MISSES
+    """Lines that one core can wait for at a time,"""
     burst: float = 0.7
     """and the share of the load of further ones that is seen, if all were asked for at once."""
     leap: float = 0.08

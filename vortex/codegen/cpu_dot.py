@@ -166,9 +166,6 @@ def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path
     compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
-ARGUMENTS = "*, int64_t, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t"
-
-
 def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False) -> list[str]:
     """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
     tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
@@ -179,7 +176,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
     ]
     widest, longest = max(tallest, default=0), round(rates.registers) if dots else 0
     item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
-    signature = f"(const {item} *, const {item} *, {item} {ARGUMENTS}{forms})"
+    signature = f"(const {item} *, const {item} *, {item} *, {'int64_t, ' * 5}int32_t, int64_t{forms})"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
         f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",

@@ -12,8 +12,8 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
-from vortex.codegen.cpu_tile import LINE, WAITED_FOR, fetch, fetch_dense
-from vortex.rates import FETCHED_AHEAD, FETCHED_TILE
+from vortex.codegen.cpu_tile import LINE, fetch, fetch_dense
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
 
 def dispatch_symbol(layout: str) -> str:
@@ -53,6 +53,8 @@ class LoadStage:
 
 SHORT = int(FETCHED_AHEAD)
 AHEAD = int(FETCHED_TILE) // 4
+WAITED_FOR = int(MISSES) * LINE
+"""Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS = 42
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to."""
 COPIED_AHEAD = 4096
@@ -220,11 +222,11 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                 if from_memory:  # noqa: SIM102
                                     # Rows this short end before the hardware has seen a stream.
                                     if kb == step and kb <= SHORT:
-                                        near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR * LINE
+                                        near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR
                                         fetch_dense(A, corner + i * step + AHEAD, height * kb, LINE, near, 0)
                                 if ldc == nb and nb <= SHORT:
                                     # Rows of C that follow each other: their lines are owned before they are stored to.
-                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR * LINE
+                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                     fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j

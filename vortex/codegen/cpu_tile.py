@@ -38,10 +38,6 @@ def fetch(address: Any, write: int = 0, cache: int = 1) -> Any:
     return T.call_llvm_intrin("void", "llvm.prefetch", address, T.int32(write), T.int32(4 - cache), T.int32(1))
 
 
-WAITED_FOR = 24
-"""Lines that the first cache waits for at a time: a tile that asks for more of them there waits itself."""
-
-
 @T.inline
 def fetch_dense(target: Any, place: Any, count: Any, line: Any, near: Any, write: Any) -> None:
     """Ask for `count` elements from `place` on, `line` of them in a cache line: into the first cache if `near`."""

@@ -15,8 +15,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL
-from vortex.codegen.cpu_tile import LINE, WAITED_FOR, fetch_dense
+from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL, WAITED_FOR
+from vortex.codegen.cpu_tile import LINE, fetch_dense
 from vortex.codegen.cpu_words import WordTile
 from vortex.codegen.cpu_words_load import COLUMNS_SYMBOL, INTERLEAVE_SYMBOL, ROWS_SYMBOL, TURN_SYMBOL
 from vortex.dtypes import WordFormat
@@ -177,12 +177,12 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                             if load_a == "none":  # noqa: SIM102
                                 # Rows this short end before the hardware has seen a stream.
                                 if elements == lda and kb <= SHORT:
-                                    near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR * LINE
+                                    near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR
                                     later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
                                     fetch_dense(A, later, height * lda, line, near, 0)
                             if ldc == nb and nb <= SHORT:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
-                                owned: T.let[T.bool] = height * nb <= WAITED_FOR * LINE
+                                owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                         place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
                         held: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + T.truncmod(j, panel)

@@ -208,31 +208,34 @@ EXPORT int __tvm_ffi_reads_arrays(void *self, const TVMFFIAny *args, int32_t cou
                                  args[5].v_int64));
 }
 
-/* `extras` more operands by their addresses. */
-static int read_more(const TVMFFIAny *args, int64_t extras, array_tensor *tensors, TVMFFIAny *values) {
-  for (int64_t x = 0; x < extras; x++)
-    if (!read_array(args[x].v_int64, 0, &tensors[x], &values[x])) return 0;
+/* The values of a call whose arrays come by their addresses: A, C, B unless it is packed, and all behind the first `fixed`; 0 where one is
+ * not a plain one. */
+static int read_arrays(const TVMFFIAny *args, int32_t count, int32_t fixed, int packed, array_tensor *tensors, TVMFFIAny *values) {
+  if (count > fixed + VX_EXTRAS) return 0;
+  for (int32_t i = 0, found = 0; i < count; i++) {
+    int is_array = i <= OPERAND_OUT ? i != OPERAND_B || !packed : i >= fixed;
+    if (!is_array)
+      values[i] = args[i];
+    else if (!read_array(args[i].v_int64, i == OPERAND_OUT, &tensors[found++], &values[i]))
+      return 0;
+  }
   return 1;
 }
 
 /* gemm_arrays(a, b, out, flags, extras...): as gemm, of arrays by their addresses; UNREAD where one is not a plain one. */
 EXPORT int __tvm_ffi_gemm_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  array_tensor a, b, out, more[VX_EXTRAS];
-  TVMFFIAny given[4 + VX_EXTRAS] = {[3] = args[3]};
-  if (count > 4 + VX_EXTRAS || !read_array(args[0].v_int64, 0, &a, &given[0]) || !read_array(args[1].v_int64, 0, &b, &given[1]) ||
-      !read_array(args[2].v_int64, 1, &out, &given[2]) || !read_more(args + 4, count - 4, more, given + 4))
-    return answer(result, UNREAD);
-  return __tvm_ffi_gemm(self, given, count, result);
+  array_tensor tensors[OPERAND_ROWS];
+  TVMFFIAny values[4 + VX_EXTRAS];
+  if (!read_arrays(args, count, 4, 0, tensors, values)) return answer(result, UNREAD);
+  return __tvm_ffi_gemm(self, values, count, result);
 }
 
 /* gemm_packed_arrays(a, b or packed, out, flags, n, k, extras...): as gemm_packed, of all but B by their addresses. */
 EXPORT int __tvm_ffi_gemm_packed_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  array_tensor a, out, more[VX_EXTRAS];
-  TVMFFIAny given[6 + VX_EXTRAS] = {[1] = args[1], [3] = args[3], [4] = args[4], [5] = args[5]};
-  if (count > 6 + VX_EXTRAS || !read_array(args[0].v_int64, 0, &a, &given[0]) || !read_array(args[2].v_int64, 1, &out, &given[2]) ||
-      !read_more(args + 6, count - 6, more, given + 6))
-    return answer(result, UNREAD);
-  return __tvm_ffi_gemm_packed(self, given, count, result);
+  array_tensor tensors[OPERAND_ROWS];
+  TVMFFIAny values[6 + VX_EXTRAS];
+  if (!read_arrays(args, count, 6, 1, tensors, values)) return answer(result, UNREAD);
+  return __tvm_ffi_gemm_packed(self, values, count, result);
 }
 
 /* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits, extras...): what the oracle of the

@@ -1,6 +1,10 @@
 /* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in few tiles of columns. */
 #include "tasks.h"
 
+#if VX_FLIPS
+#include <emmintrin.h>
+#endif
+
 /* Elements: a cache line, and how far to ask ahead along a row that is too long to ask for the next one. */
 #define LINE (64 / VX_ITEM)
 #define AHEAD (8 * 1024 / VX_ITEM)
@@ -44,8 +48,6 @@ typedef struct {
 } sums;
 
 #if VX_FLIPS
-#include <emmintrin.h>
-
 /* As signed bytes, a[i, k] stands for y + d and b[j, k] for x - 128, where x is unsigned:
  *     sum (y + d) (x - 128) = sum x y + d sum x - 128 (sum y + k d)
  * and as an unsigned byte, a[i, k] stands for x - zero: sum (x - zero) y = sum x y - zero sum y. All is modulo 2^32. */

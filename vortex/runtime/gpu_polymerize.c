@@ -1,5 +1,6 @@
 /* Two kernels in one call: whole waves to one, what is left to another. `gpu_polymerize.regions` is its mirror. */
 #include "gpu_select.h"
+#include "integers.h"
 
 #define FIRST_KERNELS 2
 #define PLACES 4
@@ -18,17 +19,15 @@ typedef struct {
 
 static tiling tiling_of(const search *s, int32_t row) {
   const vx_gpu_tile *tile = &vx_gpu_tiles[vx_gpu_indices[s->group->indices + row]];
-  return (tiling){tile->m, tile->n, (s->shape->m + tile->m - 1) / tile->m, (s->shape->n + tile->n - 1) / tile->n, tile->slots};
+  return (tiling){tile->m, tile->n, quotient_up(s->shape->m, tile->m), quotient_up(s->shape->n, tile->n), tile->slots};
 }
-
-static int64_t waves_of(int64_t tiles, int64_t slots) { return (tiles + slots - 1) / slots; }
 
 /* What a kernel would take without residues and a partial wave; negative where all its blocks run at once. */
 static float ideal_of(const search *s, int32_t row, float total) {
   tiling t = tiling_of(s, row);
   int64_t tiles = t.tall * t.wide;
   if (tiles <= t.slots || tiles > MOST_TILES) return -1.f;
-  float computed = (float)waves_of(tiles, t.slots) * (float)t.slots * (float)t.tile_m * (float)t.tile_n;
+  float computed = (float)quotient_up(tiles, t.slots) * (float)t.slots * (float)t.tile_m * (float)t.tile_n;
   return total * ((float)s->shape->m * (float)s->shape->n / computed);
 }
 
@@ -47,7 +46,7 @@ typedef struct {
 /* The places where a kernel's region may end; the one of least estimate so far stays in `best`. */
 static void try_kernel(const search *s, int32_t row, float total, float least, cut *best) {
   tiling t = tiling_of(s, row);
-  int64_t waves = waves_of(t.tall * t.wide, t.slots);
+  int64_t waves = quotient_up(t.tall * t.wide, t.slots);
   int64_t whole = t.tall * t.wide / t.slots * t.slots;
   int64_t places[PLACES] = {whole / t.wide * t.tile_m, s->shape->m / t.tile_m * t.tile_m, whole / t.tall * t.tile_n,
                             s->shape->n / t.tile_n * t.tile_n};
@@ -56,7 +55,7 @@ static void try_kernel(const search *s, int32_t row, float total, float least, c
     int64_t at = places[place], length = along_n ? s->shape->n : s->shape->m;
     if (at <= 0 || at >= length || at % VX_GPU_STEP) continue;
     int64_t tiles = along_n ? t.tall * (at / t.tile_n) : at / t.tile_m * t.wide;
-    float share = (float)waves_of(tiles, t.slots) / (float)waves;
+    float share = (float)quotient_up(tiles, t.slots) / (float)waves;
     float left = vx_gpu_launch + least * ((float)(length - at) / (float)length), estimate = total * share + left;
     if (estimate < best->estimate) *best = (cut){row, along_n, at, left, estimate};
   }

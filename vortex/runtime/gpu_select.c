@@ -1,5 +1,6 @@
 /* The run-time choice on GPUs: the compiled cost model over every kernel, then the least. `gpu_selector.GpuSelector` is its mirror. */
 #include "gpu_select.h"
+#include "integers.h"
 
 #define MOST_ROOM (1 << 20)
 
@@ -22,8 +23,8 @@ void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_gro
 
 vx_gpu_plan vx_gpu_planned(const vx_gpu_shape *shape, const vx_gpu_group *group, int32_t row, float cut, float seconds) {
   int32_t kernel = vx_gpu_indices[group->indices + row];
-  int64_t depth = vx_gpu_tiles[kernel].k, stages = (shape->k + depth - 1) / depth, splits = (int64_t)cut;
-  int64_t chunk = (stages + splits - 1) / splits * depth, parts = (shape->k + chunk - 1) / chunk;
+  int64_t depth = vx_gpu_tiles[kernel].k, stages = quotient_up(shape->k, depth), splits = (int64_t)cut;
+  int64_t chunk = quotient_up(stages, splits) * depth, parts = quotient_up(shape->k, chunk);
   return (vx_gpu_plan){kernel, (int32_t)parts, (int32_t)(parts > 1 ? chunk : shape->k), vx_gpu_tiles[kernel].raster, seconds};
 }
 

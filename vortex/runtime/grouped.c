@@ -75,7 +75,7 @@ int vx_execute_grouped(const vx_grouped *work, int64_t threads) {
   if (groups[0].plan.splits > 1 && vx_execute(&groups[0].call, &groups[0].plan)) pool.out_of_memory = 1;
   /* The tallest group knows whether all of it is worth several threads. */
   pool.chunk = vx_chunk((double)all->m * (double)all->n * (double)all->k, tasks, groups[0].plan.workers);
-  vx_parallel(run_chunk, &pool, (tasks + pool.chunk - 1) / pool.chunk);
+  vx_parallel(run_chunk, &pool, quotient_up(tasks, pool.chunk));
   free(groups);
   return pool.out_of_memory;
 }

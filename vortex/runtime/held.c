@@ -6,7 +6,7 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
                      const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)tile_n, (void)rows, (void)vectors;
-  int64_t steps = k > tile_k ? (k + tile_k - 1) / tile_k : 1, depth = (k + steps - 1) / steps;
+  int64_t steps = k > tile_k ? quotient_up(k, tile_k) : 1, depth = quotient_up(k, steps);
   for (int64_t i = 0; i < m; i += tile_m) {
     int64_t height = smaller(tile_m, m - i);
     for (int64_t j = first; j < end; j += vx_lanes) {

@@ -74,8 +74,8 @@ static float work(const vx_region *region) {
   const vx_strategy *s = &vx_strategies[region->strategy];
   if (s->dot) return region->task; /* its tiles follow from the shape */
   int64_t width = s->vectors * vx_lanes, m = s->swap ? region->columns : region->rows, n = s->swap ? region->rows : region->columns;
-  int64_t panels = (n + width - 1) / width, rows = (m + region->grid_m - 1) / region->grid_m;
-  int64_t columns = smaller(n, (panels + region->grid_n - 1) / region->grid_n * width);
+  int64_t panels = quotient_up(n, width), rows = quotient_up(m, region->grid_m);
+  int64_t columns = smaller(n, quotient_up(panels, region->grid_n) * width);
   return region->task * ((float)(region->rows * region->columns) / (float)(rows * columns));
 }
 

@@ -36,7 +36,7 @@ static inline int read_zero(int64_t flags, vx_call *call) {
 }
 
 /* Elements of a packed operand, and how its panels lie in a call. */
-static inline int64_t packed_room(int64_t n, int64_t k) { return (n + vx_panel - 1) / vx_panel * vx_packed_lines(k) * vx_panel; }
+static inline int64_t packed_room(int64_t n, int64_t k) { return rounded(n, vx_panel) * vx_packed_lines(k); }
 
 static inline void lay_panels(vx_call *call, int packed, int64_t stride) {
   call->packed = packed;

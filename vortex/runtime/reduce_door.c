@@ -89,6 +89,6 @@ EXPORT int __tvm_ffi_reduce(void *self, const TVMFFIAny *args, int32_t count, TV
 
 /* choose(rows, depth) -> the tile of rows, and the number of chunks 2^20 */
 EXPORT int __tvm_ffi_choose(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  int64_t depth = args[1].v_int64, chunk = vx_reduce_chunk(depth, 1), chunks = depth ? (depth + chunk - 1) / chunk : 1;
+  int64_t depth = args[1].v_int64, chunk = vx_reduce_chunk(depth, 1), chunks = depth ? quotient_up(depth, chunk) : 1;
   return answer(result, vx_reduce_choose(args[0].v_int64, depth, chunks) | chunks << 20);
 }

@@ -6,7 +6,7 @@
 
 /* Parts start on cache lines of a row of k, if the row does. */
 int64_t vx_part_depth(int64_t k, int64_t splits) {
-  return splits > 1 ? ((k + splits - 1) / splits + LINE - 1) / LINE * LINE : k;
+  return splits > 1 ? rounded(quotient_up(k, splits), LINE) : k;
 }
 
 float *vx_parts(const vx_call *call, int64_t splits) {

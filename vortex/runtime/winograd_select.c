@@ -20,7 +20,7 @@ vx_winograd_plan vx_winograd_planned(int64_t strategy, int64_t grid_tiles, int64
 }
 
 int64_t vx_winograd_floats(int64_t filters, int64_t channels, int64_t algorithm) {
-  return (filters + vx_winograd_width - 1) / vx_winograd_width * vx_winograd_width * vx_winograds[algorithm].points * channels;
+  return rounded(filters, vx_winograd_width) * vx_winograds[algorithm].points * channels;
 }
 
 vx_winograd_plan vx_select_winograd(const vx_conv *c, int64_t offered, int64_t unpacked, int64_t threads) {

@@ -67,7 +67,7 @@ static void run_task(void *context, int64_t index) {
 static job job_of(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
   job work = {.call = *call, .strategy = s, .grid_m = plan->grid_m, .tile_m = s->tile_m};
-  int64_t width = s->vectors * vx_lanes, column_units = (call->n + width - 1) / width, depth = vx_depth(call->k);
+  int64_t width = s->vectors * vx_lanes, column_units = quotient_up(call->n, width), depth = vx_depth(call->k);
   if (call->transpose_a)
     work.load_a = A_COLUMNS;
   else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
@@ -78,8 +78,8 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
     work.tile_m = smaller(work.tile_m, rounded(ROWS, s->rows));
   }
   work.nest = vx_word_nests[s->rows_first][work.load_a][s->pack_b ? 1 + call->transpose_b : 0];
-  work.rows_per_task = (call->m + plan->grid_m - 1) / plan->grid_m;
-  work.columns_per_task = (column_units + plan->grid_n - 1) / plan->grid_n * width;
+  work.rows_per_task = quotient_up(call->m, plan->grid_m);
+  work.columns_per_task = quotient_up(column_units, plan->grid_n) * width;
   return work;
 }
 
