@@ -14,10 +14,11 @@ from typing import Any
 from vortex import operators
 from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
-from vortex.codegen.cpu import STAGES, Parts, emit_library, emit_objects
+from vortex.codegen.cpu import STAGES, Parts, emit_library, product_tasks
 from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.emission import Emission
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.library import Library
@@ -55,9 +56,9 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)
-        objects = emit_objects(
-            shapes, parts, manifest.lanes, hardware.llvm_cpu, folder, workers, lambda what, share: None
-        )
+        with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers) as emission:
+            tasks = product_tasks(shapes, parts)
+            objects = emission.start([*tasks.measured, *tasks.rest]).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
         binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started).read_bytes()
     return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))

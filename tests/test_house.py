@@ -94,6 +94,7 @@ MODULES = (
     "codegen.cpu_words_load",
     "codegen.cpu_words_nest",
     "codegen.cpu_word_dots",
+    "codegen.emission",
     "codegen.cpu_words_objects",
     "codegen.link",
     "codegen.selector",

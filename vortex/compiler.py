@@ -13,10 +13,11 @@ from vortex.analyzer import FILTERS, analyze
 from vortex.axes import extents, fixed
 from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
-from vortex.codegen.cpu import Addition, Parts, emit_library, emit_objects, load_stages
+from vortex.codegen.cpu import Addition, Parts, emit_library, load_stages, product_tasks
 from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.emission import Emission
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.errors import DtypeError
@@ -73,29 +74,33 @@ def compile(
     nests, prologue = load_stages(found.strategies, layouts), prologue_of(operator)
     parts = Parts(layouts, nests, dots, store_of(operator), prologue, fixed(operator), held_tile(found.strategies))
 
-    def emitting(what: str, share: float) -> None:
-        progress(what, 0.05 + 0.6 * share)
-
-    more = conv_tasks(shapes) if isinstance(operator, Conv2d) else ()
     if words and prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
-    objects = emit_objects(shapes, parts, lanes, hardware.llvm_cpu, folder, workers, emitting, more, words)
-    clock.lap("emit")
-    progress("measuring micro-kernels", 0.65)
-    empirical = measurable and rkernel.levels[0].empirical
-    timer = Meter(objects, lanes, folder, words) if empirical else None
-    used = tuple(f"{name} {found}" for name, found in versions.items())
-    profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype, words)
-    clock.lap("measure")
-    progress("analyzing strategies", 0.7)
-    machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
-    if words:
-        machine = replace(machine, cores=1.0)  # products of words are not split along k
-    known, packed = extents(operator), FILTERS if conv else None
-    chosen, panel = analyze(  # Eq. 1
-        found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words
-    )
-    clock.lap("analyze")
+    tasks = product_tasks(shapes, parts, words)
+    with Emission(lanes, hardware.llvm_cpu, folder, workers) as emission:
+        kernels = emission.start(tasks.measured).wait(
+            "emitting micro-kernels", lambda what, share: progress(what, 0.05 + 0.3 * share)
+        )
+        clock.lap("emit")
+        progress("measuring micro-kernels", 0.35)
+        empirical = measurable and rkernel.levels[0].empirical
+        timer = Meter(kernels, lanes, folder, words) if empirical else None
+        used = tuple(f"{name} {found}" for name, found in versions.items())
+        profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype, words)
+        clock.lap("measure")
+        more = conv_tasks(shapes) if isinstance(operator, Conv2d) else []
+        others = emission.start([*tasks.rest, *more])  # what nobody times is emitted while strategies are chosen
+        progress("analyzing strategies", 0.4)
+        machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
+        if words:
+            machine = replace(machine, cores=1.0)  # products of words are not split along k
+        known, packed = extents(operator), FILTERS if conv else None
+        chosen, panel = analyze(  # Eq. 1
+            found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words
+        )
+        clock.lap("analyze")
+        objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.3 * share))
+        clock.lap("emit")
     progress("linking the library", 0.9)
     selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)
     addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
@@ -134,5 +139,5 @@ class Stopwatch:
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.laps[name] = round(now - self._last, 3)
+        self.laps[name] = round(self.laps.get(name, 0.0) + now - self._last, 3)
         self._last = now

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vortex.candidates import WIDEST_PANEL
-from vortex.codegen.cpu import BATCH, Addition, Task, c_floats
+from vortex.codegen.cpu import BATCH, Addition, c_floats
 from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
 from vortex.codegen.cpu_depthwise import (
     GROUPED_SLIDING,
@@ -20,6 +20,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_symbol,
 )
 from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
+from vortex.codegen.emission import Task
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Model, costs
 from vortex.conv_cost import ConvProblem, ConvStrategies, predict_conv

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
@@ -13,16 +11,15 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from vortex.affinity import end_with_parent
 from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_table, emit_dots
 from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import PACK_B, STORE_SYMBOL, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
-from vortex.codegen.cpu_words_objects import Task as Task
-from vortex.codegen.cpu_words_objects import word_defines, word_table, word_tasks
+from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
+from vortex.codegen.emission import Task
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import costs, padded_columns
@@ -32,9 +29,6 @@ from vortex.errors import CodegenError
 from vortex.problem import Strategies
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
-
-Progress = Callable[[str, float], None]
-"""Told what is being done and which share of it is finished, 0 to 1."""
 
 SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c",
@@ -106,49 +100,35 @@ def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path)
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
 
 
-def emit_objects(
-    shapes: Iterable[tuple[int, int]],
-    parts: Parts,
-    lanes: int,
-    llvm_cpu: str,
-    folder: Path,
-    workers: int,
-    progress: Progress,
-    more: Sequence[Task] = (),
-    words: WordFormat | None = None,
-) -> list[Path]:
-    """Objects of the (rows, vectors) micro-kernels for the layouts of A, nests, load and store stages, and dispatch.
+@dataclass(frozen=True)
+class Tasks:
+    """What to emit, in two rounds: strategies can be chosen once the first has been measured."""
 
-    Compiled by `workers` processes, with `more` that the operator needs; `progress` is told the share that is done.
-    """
+    measured: list[Task]
+    rest: list[Task]
+
+
+def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFormat | None = None) -> Tasks:
+    """Objects of the (rows, vectors) micro-kernels for the layouts of A, and of dispatch; then the nests and stages."""
     stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
-    products = word_tasks(shapes, words, parts.dots) if words else float_tasks(shapes, parts)
-    tasks = [*stored, *products, *more]
-    paths = [folder / f"objects_{index}.o" for index in range(len(tasks))]
-    # Forking is safe here: TVM's compiler starts no threads before its first parallel run.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent) as pool:
-        jobs = [pool.submit(emit, what, lanes, llvm_cpu, path) for (emit, what), path in zip(tasks, paths, strict=True)]
-        for done, job in enumerate(jobs, 1):
-            job.result()
-            progress("emitting micro-kernels", done / len(jobs))
-    return paths
-
-
-def float_tasks(shapes: Iterable[tuple[int, int]], parts: Parts) -> list[Task]:
-    """What to emit for float32 operands."""
+    if words:
+        return Tasks(word_tasks(shapes, words), [*word_stage_tasks(words, parts.dots), *stored])
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
+    return Tasks([(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)], [*float_stages(parts), *stored])
+
+
+def float_stages(parts: Parts) -> list[Task]:
+    """Nests, families without a nest and prologues of float32 operands, what takes longest first."""
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
     nests = [(stage, parts.store.needed, copy_a) for stage in parts.nests]
     half = len(nests) // 2
     return [
-        (_emit_rest, tiles),
-        *([(emit_dots, parts.dots)] if parts.dots else []),
-        *([(emit_held, parts.held)] if parts.held else []),
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
+        *([(emit_dots, parts.dots)] if parts.dots else []),
+        *([(emit_held, parts.held)] if parts.held else []),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
-        *((_emit_kernels, batch) for batch in batches),
     ]
 
 
@@ -168,7 +148,6 @@ def measuring_table(lanes: int) -> str:
             "any const *vx_l0_layouts(void) { return layouts; }",
             "any const *vx_load_stages(void) { return loads; }",
             f"int64_t vx_measured_lanes(void) {{ return {lanes}; }}",
-            f"int32_t {STORE_SYMBOL}(void) {{ return 0; }} /* the nests name it, and none is run */",
             "",
         ]
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from vortex.codegen.cpu_amx import amx_ir, amx_kernel
-from vortex.codegen.cpu_nest import STORE_SYMBOL
 from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
 from vortex.codegen.cpu_word_dots import emit_word_dots
@@ -23,13 +22,12 @@ from vortex.codegen.cpu_words_load import (
     turn_kernel,
 )
 from vortex.codegen.cpu_words_nest import DISPATCH_SYMBOL, WORD_STAGES, WordStage, word_dispatch, word_nest
+from vortex.codegen.emission import Task
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.dtypes import Weights, WordFormat
 from vortex.errors import CodegenError
 
 BATCH = 8
-Task = tuple[Callable[..., None], Sequence[object]]
-"""A function (what, lanes, LLVM's name of the processor, path) and what it emits."""
 
 
 def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -64,16 +62,17 @@ def word_stages(words: WordFormat) -> list[WordStage]:
     return [stage for stage in of_a if stage.load_b == "none" or not words.weights]
 
 
-def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat, dots: Sequence[tuple[int, int]]) -> list[Task]:
-    """What to emit for the (rows, vectors) micro-kernels, those of the dot family, the nests and the load stages."""
+def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Task]:
+    """What to emit for the (rows, vectors) micro-kernels and the load stages."""
     tiles = sorted(WordTile(rows, vectors) for rows, vectors in shapes)
-    stages = word_stages(words)
-    return [
-        (partial(_emit_loads, words), tiles),
-        (partial(_emit_nests, words), stages),
-        *([(partial(emit_word_dots, words), dots)] if dots else []),
-        *((partial(_emit_tiles, words), tiles[start : start + BATCH]) for start in range(0, len(tiles), BATCH)),
-    ]
+    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
+    return [(partial(_emit_loads, words), tiles), *((partial(_emit_tiles, words), batch) for batch in batches)]
+
+
+def word_stage_tasks(words: WordFormat, dots: Sequence[tuple[int, int]]) -> list[Task]:
+    """What to emit for the nests and the dot family."""
+    family: list[Task] = [(partial(emit_word_dots, words), dots)] if dots else []
+    return [(partial(_emit_nests, words), word_stages(words)), *family]
 
 
 LOAD = "(const void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t)"
@@ -120,7 +119,6 @@ static any const layouts[] = {{(any)compute, (any)compute}}, loads[] = {{(any)co
 any const *vx_l0_layouts(void) {{ return layouts; }}
 any const *vx_load_stages(void) {{ return loads; }}
 int64_t vx_measured_lanes(void) {{ return {lanes}; }}
-int32_t {STORE_SYMBOL}(void) {{ return 0; }} /* the nests name it, and none is run */
 """
 
 

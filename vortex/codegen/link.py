@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 from vortex.errors import ToolchainError
@@ -30,10 +32,22 @@ def link(
     includes: Sequence[Path] = (),
     defines: Sequence[str] = (),
 ) -> None:
-    """Compile `sources` and link everything into the shared library `target`."""
-    command = [c_compiler(), "-O2", "-std=gnu11", "-fPIC", "-shared", "-Wl,-Bsymbolic", "-pthread"]
-    command += [*(f"-I{folder}" for folder in (RUNTIME, *includes)), *(f"-D{name}" for name in defines)]
-    command += ["-o", str(target), *map(str, sources), *map(str, objects), "-Wl,-z,noexecstack"]
+    """Compile `sources`, as many at a time as there are cores, and link everything into the shared library `target`."""
+    compiler, folder = c_compiler(), target.parent
+    given = [*(f"-I{include}" for include in (RUNTIME, *includes)), *(f"-D{name}" for name in defines)]
+
+    def compiled(place: int, source: Path) -> Path:
+        path = folder / f"{target.stem}_{place}.o"
+        _run([compiler, "-O2", "-std=gnu11", "-fPIC", "-pthread", *given, "-c", "-o", str(path), str(source)])
+        return path
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        own = list(pool.map(compiled, count(), sources))
+    shared = ["-shared", "-Wl,-Bsymbolic", "-pthread", "-Wl,-z,noexecstack"]
+    _run([compiler, *shared, "-o", str(target), *map(str, [*own, *objects])])
+
+
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise ToolchainError(f"linking {target.name} failed: {' '.join(command)}\n{done.stderr.strip()}")
+        raise ToolchainError(f"{command[0]} failed: {' '.join(command)}\n{done.stderr.strip()}")

@@ -35,12 +35,13 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True, simplify: bool = True) -> tvm.IRModule:
     """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
 
-    `simplify` puts the value of every variable in its places first; where those are many and long, as in nests, that
-    takes longer than all else, to be undone by LLVM.
+    `simplify` puts the value of every variable in its places first, and drops what has no effect; where places are many
+    and long, as in nests, that takes longer than all else, to be undone or done again by LLVM.
     """
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
     sharing = [tirx.transform.CommonSubexprElim()] if share else []
-    first, second = ([s_tir.transform.StmtSimplify()], [tirx.transform.StmtSimplify()]) if simplify else ([], [])
+    first = [s_tir.transform.StmtSimplify()] if simplify else []
+    second = [tirx.transform.StmtSimplify(), tirx.transform.RemoveNoOp()] if simplify else []
     module = Sequential(
         [
             tirx.transform.BindTarget(target.with_host(target)),
@@ -56,7 +57,6 @@ def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True, si
             tirx.transform.VectorizeLoop(True),
             tirx.transform.UnrollLoop(),
             *second,
-            tirx.transform.RemoveNoOp(),
             *sharing,
         ]
     )(module)
