@@ -162,11 +162,11 @@ class GemmKernel(Planner):
         return out
 
     def _with_packed(self, a: Any, b: PackedOperand, out: Any, flags: int) -> Any:
-        if (type(a) is not _ARRAY or type(out) is not _ARRAY) and gradients.recorded() and not tensors_alone(a, a, out):
-            refuse_gradients(a, b, out)
         flags = self._flags_with(b, flags)
         if out is None:
             if type(a) in _makers or (type(a) is not _ARRAY and makes_tensors(type(a))):
+                if gradients.recorded() and not tensors_alone(a, a, a):
+                    refuse_gradients(a, b, out)
                 made = self.made(a, b, flags, ())
                 if made is not None:
                     return made
@@ -177,6 +177,8 @@ class GemmKernel(Planner):
                 return out
             if status != UNREAD:
                 raise self._refusal(status, a, b, out)
+        elif gradients.recorded() and not tensors_alone(a, a, out):
+            refuse_gradients(a, b, out)
         try:
             status = self._gemm_packed(a, b.memory, out, flags, b.n, b.k)
         except UNREADABLE:
