@@ -137,7 +137,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
     jumps_a = (1.0 - s.swap) * torn * (spacing_a / rates.l1_span)
     long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE - 0.5, 1.0, 0.0))
-    far_lines = rates.turned_leap * s.swap * loose_a * long_lines
+    far_lines = rates.turned_leap * s.swap * loose_a * long_lines * ops.least(piece / rates.line_bytes, 1.0)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
     far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
@@ -198,7 +198,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     dot, possible = dot_products(ops, rates, p, footprint, source, waves)
     start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
     stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
-    waits = (bytes_a + bytes_c) / rates.line_bytes * wait
+    # Whole vectors leave no line of C to two rows.
+    ragged = ops.where(columns - ops.floor(columns / rates.lanes + EPSILON) * rates.lanes > 0.5, 1.0, 0.0)
+    waits = (bytes_a + ragged * bytes_c) / rates.line_bytes * wait
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
     accepted = accepted * held_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)

@@ -107,7 +107,7 @@ class Rates:
     shared_stream: float
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
-    """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
+    """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
     asked_rows: float
     """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own."""
     visit: float
@@ -137,7 +137,7 @@ class Rates:
     held_load: float
     """and to load a vector of B."""
     held_late: float
-    """Share of the latency that is seen for each line of its rows: it asks for none of them ahead."""
+    """Share of the latency that is seen for each line of its rows of A, and of C if they end within a vector."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
@@ -191,8 +191,9 @@ class Effects:
     shared_stream: float = 0.4
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
     threads, and what else runs on the socket, read from there too."""
-    turned_leap: float = 0.8
-    """Share of the latency that is seen where a turned-over product takes a few elements of each row of B."""
+    turned_leap: float = 2.0
+    """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
+    that wait for them fill a scheduler, and that is less than the window."""
     asked_rows: float = 0.3
     """Share of what colliding rows of B cost that is left where they are read once."""
     visit: float = 0.1
