@@ -10,6 +10,7 @@ import pytest
 from conftest import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_gemm import guarded, run_in_child
 
 import vortex
 from vortex import DtypeError, OperandError, ShapeError, UnknownNameError
@@ -97,6 +98,52 @@ def test_same_bits_on_any_number_of_threads(fused: FusedGemm) -> None:
             vortex.set_num_threads(count)
             results += [fused(a, b, **extras), fused(a, b, **extras)]
         assert all(np.array_equal(result, results[0]) for result in results), (m, n, k)
+
+
+def test_same_bits_in_registers_and_through_memory(fused: FusedGemm) -> None:
+    """With A by rows and k in one step sums are finished in registers, with A by columns in a tile that is in L1."""
+    for m, n, k in [(37, 150, 60), (500, 70, 20), (90, 33, 17), (61, 16, 9)]:
+        a, b = RNG.standard_normal((m, k), np.float32), RNG.standard_normal((k, n), np.float32)
+        extras = {name: RNG.standard_normal(x.shape, np.float32) for name, x in operands(m, n).items()}
+        found = []
+        for left, transpose_a in [(a, False), (np.ascontiguousarray(a.T), True)]:
+            for plan in fused.plans(m, n, k, transpose_a=transpose_a, threads=1):
+                if not plan.strategy.stage.dot:
+                    out = np.full((m, n), np.nan, np.float32)
+                    found.append(fused.run(plan, left, b, out, transpose_a=transpose_a, **extras))
+        assert len(found) > 4 and all(np.array_equal(found[0], other) for other in found)
+
+
+def touch_only_operands(kernel: FusedGemm) -> None:
+    vortex.set_num_threads(1)
+    for (at_end, gap), (m, n, k) in itertools.product(
+        [(True, 0), (False, 0), (True, 37)], [(1, 1, 1), (3, 17, 5), (14, 33, 7), (61, 65, 30), (99, 5, 70)]
+    ):
+        a, b, extras = integers(m, k), integers(k, n), operands(m, n)
+        wanted = expected(a, b, extras)
+        around = {name: guarded(np.atleast_2d(x), at_end) for name, x in extras.items()}
+        around = {name: x if name == "residual" else x[0] for name, x in around.items()}
+        left, right, out = (guarded(x, at_end, gap) for x in (a, b, np.zeros((m, n), np.float32)))
+        for plan in kernel.plans(m, n, k, threads=1):
+            kernel.run(plan, left, right, out, **around)
+            assert np.array_equal(out, wanted), (m, n, k, plan)
+
+
+def test_nothing_outside_the_operands_is_touched(fused: FusedGemm) -> None:
+    """Every strategy on operands between unmapped pages, in a child process: a stray access would kill it."""
+    assert run_in_child(touch_only_operands, fused) == 0
+
+
+def test_a_chain_too_long_for_registers() -> None:
+    operator = ops.Gemm(epilogue=ops.bias() >> ops.gelu())
+    kernel = compiled(operator)
+    for m, n, k in [(37, 150, 60), (500, 16, 16), (5, 70, 3000), (130, 1, 700), (4, 20, 0)]:
+        a, b, bias = integers(m, k), integers(k, n), integers(n) / 8
+        wanted, within = operator.reference(a, b, bias=bias), 3e-7 * np.maximum(1, np.abs(a @ b + bias))
+        for plan in kernel.plans(m, n, k, threads=2):
+            out = np.full((m, n), np.nan, np.float32)
+            kernel.run(plan, a, b, out, bias=bias)
+            assert np.all(np.abs(out - wanted) <= within), (m, n, k, plan)
 
 
 def test_accumulate_adds_before_the_epilogue(fused: FusedGemm) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,19 @@ from tvm import tirx
 
 from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_table, emit_dots
+from vortex.codegen.cpu_finish import EXTRAS, in_registers
 from vortex.codegen.cpu_held import emit_held, held_table
-from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, micro_kernel
+from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_nest import (
+    FINISH_TILE_SYMBOL,
+    PACK_B,
+    LoadStage,
+    dispatch,
+    dispatch_symbol,
+    finishing_dispatch,
+    nest,
+)
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
 from vortex.codegen.emission import Task
@@ -31,8 +41,8 @@ from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
 
 SOURCES = (
-    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "execute.c", "dot.c", "held.c", "regions.c",
-    "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "dot.c", "held.c",
+    "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
@@ -82,8 +92,8 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_object(functions, cpu_target(llvm_cpu), path)
 
 
-def _emit_stages(stages: Sequence[tuple[LoadStage, bool, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    nests = [nest(stage, lanes, stores, copy_a) for stage, stores, copy_a in stages]
+def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    nests = [nest(stage, lanes, store, copy_a) for stage, store, copy_a in stages]
     compile_object(nests, cpu_target(llvm_cpu), path, simplify=False)
 
 
@@ -93,6 +103,15 @@ def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path:
 
 def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
     compile_object([store_stage(store, lanes) for store in stores], cpu_target(llvm_cpu), path)
+
+
+def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    kernels = [finishing_kernel(tile, lanes, store) for tile in batch]
+    compile_object(kernels, cpu_target(llvm_cpu), path)
+
+
+def _emit_finishing_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([finishing_dispatch(tiles)], cpu_target(llvm_cpu), path)
 
 
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -115,19 +134,29 @@ def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFo
         return Tasks(word_tasks(shapes, words), [*word_stage_tasks(words, parts.dots), *stored])
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    return Tasks([(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)], [*float_stages(parts), *stored])
+    kernels: list[Task] = [(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)]
+    return Tasks(kernels, [*float_stages(parts), *finishing_tasks(tiles, parts.store), *stored])
+
+
+def finishing_tasks(tiles: Sequence[RegisterTile], store: Store) -> list[Task]:
+    """Micro-kernels that store what the chain makes of their sums, if there are any."""
+    if not in_registers(store):
+        return []
+    by_rows = [tile for tile in tiles if tile.layout == LAYOUTS[0]]
+    batches = (by_rows[start : start + BATCH] for start in range(0, len(by_rows), BATCH))
+    return [(_emit_finishing_dispatch, by_rows), *((partial(_emit_finishing, store), batch) for batch in batches)]
 
 
 def float_stages(parts: Parts) -> list[Task]:
     """Nests, families without a nest and prologues of float32 operands, what takes longest first."""
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
-    nests = [(stage, parts.store.needed, copy_a) for stage in parts.nests]
+    nests = [(stage, parts.store, copy_a) for stage in parts.nests]
     half = len(nests) // 2
     return [
         (_emit_stages, nests[:half]),
         (_emit_stages, nests[half:]),
         *([(emit_dots, parts.dots)] if parts.dots else []),
-        *([(emit_held, parts.held)] if parts.held else []),
+        *([(partial(emit_held, parts.store), parts.held)] if parts.held else []),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
     ]
 
@@ -164,7 +193,7 @@ def store_table(store: Store) -> list[str]:
     operands = store.chain.operands
     entries = [f"{{{code}, {bits}, {PER.index(x.per)}}}" for x in operands for code, bits in [ELEMENTS[x.dtype]]]
     code, bits = ELEMENTS[store.out]
-    signature = "(const void *, void *, int64_t, int64_t, int64_t, int64_t" + ", const void *, int64_t" * 4 + ")"
+    signature = f"(const void *, void *, int64_t, int64_t, int64_t, int64_t{EXTRAS})"
     stage = STORE_STAGE_SYMBOL if store.needed else "0"
     return [
         f"extern int32_t {STORE_STAGE_SYMBOL}{signature};",
@@ -213,7 +242,17 @@ def library_table(
 
 def float_table(parts: Parts) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    return [*held_table(parts.held), *nest_table(parts.nests)]
+    return [*held_table(parts.held, parts.store), *finish_table(parts.store), *nest_table(parts.nests)]
+
+
+def finish_table(store: Store) -> list[str]:
+    """C source that hands the finishing micro-kernels to `runtime/finish.c`, or says that there are none."""
+    sizes = "int64_t, int64_t, int64_t, int64_t, int32_t"
+    arguments = f"int32_t, int32_t, const float *, const float *, void *, {sizes}, const float *, int64_t{EXTRAS}"
+    return [
+        f"extern int32_t {FINISH_TILE_SYMBOL}({arguments});",
+        f"const vx_finish vx_finish_tile = {FINISH_TILE_SYMBOL if in_registers(store) else 0};",
+    ]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

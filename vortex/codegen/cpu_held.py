@@ -7,7 +7,7 @@ chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,10 +17,12 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, longest_run
+from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
 from vortex.codegen.cpu_tile import masked_load, masked_store
 from vortex.codegen.lower import compile_object, cpu_target
+from vortex.epilogue import Store
 
-HELD_SYMBOL = "vortex_held"
+HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
 
 
 @dataclass(frozen=True)
@@ -46,26 +48,26 @@ def held_tile(strategies: Sequence[Strategy]) -> tuple[int, int] | None:
     return next(((s.l0.m, s.l0.k) for s in strategies if s.stage.held), None)
 
 
-def emit_held(tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([held_kernel(*tile, lanes)], cpu_target(llvm_cpu), path)
+def emit_held(store: Store, tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    finishing = [finishing_held_kernel(*tile, lanes, store)] if in_registers(store) else []
+    compile_object([held_kernel(*tile, lanes), *finishing], cpu_target(llvm_cpu), path)
 
 
-def held_table(held: tuple[int, int] | None) -> list[str]:
-    """C source that hands the kernel to `runtime/held.c`, or says that there is none."""
-    arguments = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t, int32_t"
+def held_table(held: tuple[int, int] | None, store: Store) -> list[str]:
+    """C source that hands the kernels to `runtime/held.c`, or says that there are none."""
+    operands = "const float *, const float *, "
+    plain = operands + "float *, " + "int64_t, " * 5 + "int32_t, int32_t"
+    finishing = operands + "void *, " + "int64_t, " * 5 + "int32_t" + EXTRAS
     return [
-        f"extern int32_t {HELD_SYMBOL}({arguments});",
+        f"extern int32_t {HELD_SYMBOL}({plain}), {HELD_FINISH_SYMBOL}({finishing});",
         f"const vx_held vx_held_tile = {HELD_SYMBOL if held else 0};",
+        f"const vx_held_finish vx_held_finish_tile = {HELD_FINISH_SYMBOL if held and in_registers(store) else 0};",
     ]
 
 
-def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
-    """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth`; `rows` rows of A at a time.
-
-    `symbol(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in elements; C
-    is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in a call,
-    costs less than a kernel for every k.
-    """
+def _statements(depth: int, lanes: int) -> tuple[Callable[..., None], Callable[..., None], Callable[[Any], Any]]:
+    """Statements in TVMScript of the kernels of k of at most `depth`: B into registers, and all of k for some rows of
+    `acc`; and the mask of a vector with `last` columns."""
     parts, longest = runs(depth), runs(depth)[0].steps
 
     def there(run: Run, k: Any) -> Any:
@@ -94,6 +96,18 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
                 for x, i in product(range(run.steps), range(count)):
                     broadcast = T.broadcast(A[first + i, start(run, k) + x], lanes)
                     T.buffer_store(acc, T.fma(broadcast, held[at(run.first + x)[0]], acc[at(i)[0]]), at(i))
+
+    return hold, multiply, inside
+
+
+def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
+    """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth`; `rows` rows of A at a time.
+
+    `symbol(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in elements; C
+    is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in a call,
+    costs less than a kernel for every k.
+    """
+    hold, multiply, inside = _statements(depth, lanes)
 
     @T.inline
     def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
@@ -133,5 +147,67 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
                 some(A, C, held, acc, block * rows, rows, k, last, accumulate)
             for row in T.serial(T.truncmod(count, rows)):
                 some(A, C, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last, accumulate)
+
+    return kernel
+
+
+def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> tirx.PrimFunc:
+    """The same with sums that go through the store stage in registers
+
+    `symbol(a, b, out, count, k, lda, ldb, ldo, last, x0, stride0, ..., x3, stride3)`: `out` and the tensors of the
+    chain from the first row and column on, as `cpu_store.store_stage` reads them.
+    """
+    hold, multiply, inside = _statements(depth, lanes)
+    finish = Finish(store, lanes)
+
+    @T.inline
+    def some(A: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any) -> None:
+        """`count` rows of the output from `first`."""
+        for i in T.unroll(count):
+            acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+        multiply(A, held, acc, first, count, k)
+        for i in T.unroll(count):
+            finish.row(first + i, T.int64(0), inside(last), acc[T.ramp(i * lanes, 1, lanes)])
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        out: T.handle,
+        count: T.int64,
+        k: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldo: T.int64,
+        last: T.int32,
+        x0: T.handle,
+        stride0: T.int64,
+        x1: T.handle,
+        stride1: T.int64,
+        x2: T.handle,
+        stride2: T.int64,
+        x3: T.handle,
+        stride3: T.int64,
+    ):
+        T.func_attr({"global_symbol": HELD_FINISH_SYMBOL, "tirx.noalias": True})
+        A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
+        O = T.match_buffer(out, (count * ldo,), finish.memory_out, align=1)
+        X0 = T.match_buffer(x0, (count * stride0,), finish.memory[0], align=1)
+        X1 = T.match_buffer(x1, (count * stride1,), finish.memory[1], align=1)
+        X2 = T.match_buffer(x2, (count * stride2,), finish.memory[2], align=1)
+        X3 = T.match_buffer(x3, (count * stride3,), finish.memory[3], align=1)
+        with T.sblock("root"):
+            held = T.sblock_alloc_buffer((depth * lanes,), "float32", scope="local")
+            acc = T.sblock_alloc_buffer((rows * lanes,), "float32", scope="local")
+            slots = T.sblock_alloc_buffer((finish.room[0],), "float32", scope="local")
+            shared = T.sblock_alloc_buffer((finish.room[1],), "float32", scope="local")
+            hold(B, held, k, last)
+            finish.begin(slots, shared, O, ldo, (X0, X1, X2, X3), (stride0, stride1, stride2, stride3))
+            finish.columns(T.int64(0), inside(last))
+            for block in T.serial(T.truncdiv(count, rows)):
+                some(A, held, acc, block * rows, rows, k, last)
+            for row in T.serial(T.truncmod(count, rows)):
+                some(A, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last)
 
     return kernel

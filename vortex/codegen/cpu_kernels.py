@@ -4,6 +4,7 @@ The accumulators are one chain of fused multiply-adds per output element, in the
 why every strategy, blocking and thread count of the outer-product family gives bitwise the same result.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_finish import Finish
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, tile_stages, vector_intrinsics, with_extents
+from vortex.epilogue import Store
 
 LAYOUTS = ("row", "col")
 """How L0 walks A: `row` has k contiguous and rows `lda` apart, `col` has rows contiguous and k `lda` apart."""
@@ -28,6 +31,10 @@ class RegisterTile:
     @property
     def symbol(self) -> str:
         return f"vortex_l0_{self.layout}_{self.rows}x{self.vectors}"
+
+    @property
+    def finishing_symbol(self) -> str:
+        return f"vortex_l0_finish_{self.rows}x{self.vectors}"
 
 
 def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
@@ -54,13 +61,23 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     ).mod["main"]
 
 
-@cache
-def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
-    """The kernel of every tile that is `tall`, or that is not; its last parameters are what `micro_kernel` fills in."""
-    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
-    row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
+def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimFunc:
+    """The same with A by rows, all of k at once, and sums that go through the store stage in registers
+
+    `symbol(a, b, out, depth, lda, ldb, ldo, last, ahead, every, x0, stride0, ..., x3, stride3)`: `out` and the tensors
+    of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
+    """
+    form = _finishing_form(tile.rows >= tile.vectors, lanes, store)
+    kernel = filled(form, tile.finishing_symbol, tile.rows, tile.vectors)
+    names = vector_intrinsics(lanes)
+    stages = ("zero", names.zero, 0), ("fetch", names.load, 1), ("compute", names.multiply_add, 1)
+    return placed(kernel, stages).mod["main"]
+
+
+def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[..., None]:
+    """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not."""
     columns = vectors * lanes
-    stages, lines = tile_stages(rows, vectors, lanes), T.ceildiv(columns, LINE)
+    lines = T.ceildiv(columns, LINE)
 
     @T.inline
     def fetch_row(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
@@ -94,6 +111,38 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
                 turn[1] = turn[1] + 1
             turn[0] = turn[0] - 1
 
+    @T.inline
+    def reduce(A: Any, B: Any, F: Any, mask: Any, row: Any, acc: Any, turn: Any, depth: Any, every: Any) -> None:
+        with T.sblock("start"):
+            T.reads()
+            T.writes(turn[0:2])
+            turn[0] = T.int64(0)
+            turn[1] = T.int64(0)
+        for k in T.serial(depth):
+            if tall:
+                for j in range(vectors):
+                    fetch_row(B, row, mask, k, j)
+                for i, j in T.grid(rows, vectors):
+                    compute(A, row, acc, k, i, j)
+            else:
+                for j in range(vectors):
+                    fetch_row(B, row, mask, k, j)
+                    for i in range(rows):
+                        compute(A, row, acc, k, i, j)
+            # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
+            ask(F, turn, every)
+
+    return reduce
+
+
+@cache
+def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not; its last parameters are what `micro_kernel` fills in."""
+    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
+    row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
+    columns = vectors * lanes
+    stages, reduce = tile_stages(rows, vectors, lanes), _reduction(rows, vectors, lanes, tall)
+
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
         a: T.handle,
@@ -126,24 +175,72 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, accumulate != 0)
-            with T.sblock("start"):
-                T.reads()
-                T.writes(turn[0:2])
-                turn[0] = T.int64(0)
-                turn[1] = T.int64(0)
-            for k in T.serial(depth):
-                if tall:
-                    for j in range(vectors):
-                        fetch_row(B, row, mask, k, j)
-                    for i, j in T.grid(rows, vectors):
-                        compute(A, row, acc, k, i, j)
-                else:
-                    for j in range(vectors):
-                        fetch_row(B, row, mask, k, j)
-                        for i in range(rows):
-                            compute(A, row, acc, k, i, j)
-                # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
-                ask(F, turn, every)
+            reduce(A, B, F, mask, row, acc, turn, depth, every)
             stages.end(C, mask, acc)
 
     return with_extents(kernel, rows, vectors, row_stride, depth_stride)
+
+
+@cache
+def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
+    """The same for `finishing_kernel`."""
+    rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
+    columns = vectors * lanes
+    stages, reduce = tile_stages(rows, vectors, lanes), _reduction(rows, vectors, lanes, tall)
+    finish = Finish(store, lanes)
+
+    @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        out: T.handle,
+        depth: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldo: T.int64,
+        last: T.int32,
+        ahead: T.handle,
+        every: T.int64,
+        x0: T.handle,
+        stride0: T.int64,
+        x1: T.handle,
+        stride1: T.int64,
+        x2: T.handle,
+        stride2: T.int64,
+        x3: T.handle,
+        stride3: T.int64,
+    ):
+        T.func_attr({"tirx.noalias": True})
+        A = T.match_buffer(a, (rows, depth), "float32", align=4, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
+        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
+        O = T.match_buffer(out, (rows * ldo,), finish.memory_out, align=1)
+        X0 = T.match_buffer(x0, (rows * stride0,), finish.memory[0], align=1)
+        X1 = T.match_buffer(x1, (rows * stride1,), finish.memory[1], align=1)
+        X2 = T.match_buffer(x2, (rows * stride2,), finish.memory[2], align=1)
+        X3 = T.match_buffer(x3, (rows * stride3,), finish.memory[3], align=1)
+        with T.sblock("root"):
+            mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
+            acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
+            row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
+            turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
+            slots = T.sblock_alloc_buffer((finish.room[0],), "float32", scope="local")
+            shared = T.sblock_alloc_buffer((finish.room[1],), "float32", scope="local")
+            stages.masks(mask, last)
+            stages.zero(acc)
+            reduce(A, B, F, mask, row, acc, turn, depth, every)
+            finish.begin(slots, shared, O, ldo, (X0, X1, X2, X3), (stride0, stride1, stride2, stride3))
+            for j in T.unroll(vectors):
+                with T.sblock("finish"):
+                    T.reads(acc[0:rows, 0:columns], mask[0:columns])
+                    T.writes(acc[0:rows, 0:columns])
+                    finish.columns(j * lanes, mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes))
+                    for i in T.unroll(rows):
+                        finish.row(
+                            i,
+                            j * lanes,
+                            mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
+                            acc[i, T.ramp(j * lanes, 1, lanes)],
+                        )
+
+    return with_extents(kernel, rows, vectors)

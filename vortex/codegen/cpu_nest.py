@@ -3,6 +3,7 @@
 Tile extents are run-time values: one nest per load stage serves every strategy, like the template of section 6.1.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,11 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
 from vortex.codegen.cpu_tile import LINE, fetch, fetch_dense
+from vortex.epilogue import MOST_OPERANDS, Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
 
@@ -23,17 +26,32 @@ def dispatch_symbol(layout: str) -> str:
 def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
     names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "every")
+    symbols = {(tile.rows, tile.vectors): tile.symbol for tile in tiles if tile.layout == layout}
+    return _dispatch(dispatch_symbol(layout), symbols, names)
+
+
+FINISH_TILE_SYMBOL = "vortex_l0_finish"
+
+
+def finishing_dispatch(tiles: list[RegisterTile]) -> tirx.PrimFunc:
+    """`vortex_l0_finish(rows, vectors, <arguments of a finishing L0>)`."""
+    extras = (f"{kind}{place}" for place in range(MOST_OPERANDS) for kind in ("x", "stride"))
+    names = ("a", "b", "out", "depth", "lda", "ldb", "ldo", "last", "ahead", "every", *extras)
+    return _dispatch(FINISH_TILE_SYMBOL, {(tile.rows, tile.vectors): tile.finishing_symbol for tile in tiles}, names)
+
+
+def _dispatch(symbol: str, symbols: Mapping[tuple[int, int], str], names: Sequence[str]) -> tirx.PrimFunc:
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "accumulate"), "int32")
+    pointers = ("a", "b", "c", "out", "ahead", *(f"x{place}" for place in range(MOST_OPERANDS)))
+    types = dict.fromkeys(pointers, pointer) | dict.fromkeys(("last", "accumulate"), "int32")
     arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
-    chosen = [tile for tile in tiles if tile.layout == layout]
-    height = max(tile.rows for tile in chosen) + 1
+    height = max(rows for rows, _ in symbols) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
-    for tile in reversed(chosen):
-        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
-        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
-    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
+    for (tall, wide), kernel in reversed(list(symbols.items())):
+        call = tirx.Evaluate(tirx.call_extern("int32", kernel, *arguments))
+        body = tirx.IfThenElse(vectors * height + rows == wide * height + tall, call, body)
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", symbol)
 
 
 @dataclass(frozen=True, order=True)
@@ -67,16 +85,17 @@ def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -
     return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
 
 
-STORE_SYMBOL = "vortex_store"
-"""The store stage, `runtime/store.c`."""
+STORE_SYMBOL, FINISH_SYMBOL = "vortex_store", "vortex_finish"
+"""The store stage on sums in memory, and a finishing micro-kernel: `runtime/store.c`, `runtime/finish.c`."""
 
 
-def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
+def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
     B is found where `place_of_b` says.
-    With `stores` a register tile is handed to the store stage after its last step of k, while it is in L1, if `finish`
-    is not 0; where it is 2, C is one register tile that all take turns in. The row tiles of a panel ask for the next
+    If `stored` is needed a register tile is handed to the store stage after its last step of k, while it is in L1,
+    where `finish` is not 0. Where it is 2, k is a single step: the store stage is in the micro-kernel, or, with A by
+    columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
     that is one stream. `copy_a` is the load stage of a packed A.
@@ -84,6 +103,10 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
+    stores, finishes = stored.needed, in_registers(stored) and not is_col
+
+    def through_memory(finish: Any) -> Any:
+        return finish != 2 if finishes else True
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -228,48 +251,71 @@ def nest(stage: LoadStage, lanes: int, stores: bool = False, copy_a: str = COPY_
                                     # Rows of C that follow each other: their lines are owned before they are stored to.
                                     owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                     fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
-                            place: T.let[T.int64] = (
-                                T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
+                            left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
+                            right: T.let[T.int64] = t * stride if pack_b else origin
+                            further: T.let[T.int64] = (
+                                follows * stride + share * row
+                                if pack_b
+                                else T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)
                             )
-                            T.evaluate(
-                                T.call_extern(
-                                    "int32",
-                                    compute,
-                                    T.Cast("int32", height),
-                                    T.Cast("int32", vecs),
-                                    T.address_of(
-                                        (SA if pack_a else A)[(0 if pack_a else corner) + (i if is_col else i * step)]
-                                    ),
-                                    T.address_of(SB[t * stride] if pack_b else B[origin]),
-                                    T.address_of(C[place]),
-                                    kb,
-                                    step,
-                                    row if pack_b else ldb,
-                                    ldc,
-                                    T.Cast("int32", wide - (vecs - 1) * lanes),
-                                    add,
-                                    T.address_of(
-                                        SB[follows * stride + share * row]
-                                        if pack_b
-                                        else B[T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)]
-                                    ),
-                                    sharing,
-                                )
-                            )
-                            if stores:  # noqa: SIM102
-                                if finish != 0 and p0 + kb == k:
+                            if finishes:  # noqa: SIM102
+                                if finish == 2:
                                     T.evaluate(
                                         T.call_extern(
                                             "int32",
-                                            STORE_SYMBOL,
+                                            FINISH_SYMBOL,
+                                            T.Cast("int32", height),
+                                            T.Cast("int32", vecs),
+                                            T.address_of((SA if pack_a else A)[left]),
+                                            T.address_of((SB if pack_b else B)[right]),
+                                            kb,
+                                            step,
+                                            row if pack_b else ldb,
+                                            T.Cast("int32", wide - (vecs - 1) * lanes),
+                                            T.address_of((SB if pack_b else B)[further]),
+                                            sharing,
                                             store,
-                                            T.address_of(C[place]),
-                                            ldc,
                                             i0 + i,
                                             j,
-                                            height,
-                                            wide,
                                         )
                                     )
+                            if through_memory(finish):
+                                place: T.let[T.int64] = (
+                                    T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
+                                )
+                                T.evaluate(
+                                    T.call_extern(
+                                        "int32",
+                                        compute,
+                                        T.Cast("int32", height),
+                                        T.Cast("int32", vecs),
+                                        T.address_of((SA if pack_a else A)[left]),
+                                        T.address_of((SB if pack_b else B)[right]),
+                                        T.address_of(C[place]),
+                                        kb,
+                                        step,
+                                        row if pack_b else ldb,
+                                        ldc,
+                                        T.Cast("int32", wide - (vecs - 1) * lanes),
+                                        add,
+                                        T.address_of((SB if pack_b else B)[further]),
+                                        sharing,
+                                    )
+                                )
+                                if stores:  # noqa: SIM102
+                                    if finish != 0 and p0 + kb == k:
+                                        T.evaluate(
+                                            T.call_extern(
+                                                "int32",
+                                                STORE_SYMBOL,
+                                                store,
+                                                T.address_of(C[place]),
+                                                ldc,
+                                                i0 + i,
+                                                j,
+                                                height,
+                                                wide,
+                                            )
+                                        )
 
     return l1

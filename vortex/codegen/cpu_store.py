@@ -6,13 +6,14 @@ read, go through every step in registers and are written once, in the element ty
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from vortex.epilogue import MOST_OPERANDS, Epilogue, Store
-from vortex.steps import Bias, Cast, Clamp, Gelu, Multiply, Operand, Relu, Scale, Silu
+from vortex.steps import Bias, Cast, Clamp, Gelu, Multiply, Per, Relu, Scale, Silu
 
 STORE_STAGE_SYMBOL = "vortex_epilogue"
 PROLOGUE_SYMBOL = "vortex_prologue"
@@ -54,8 +55,14 @@ class Vectors:
         at = tirx.Ramp(self.used * self.lanes, 1, self.lanes)
         self.used += 1
         assert self.used <= SLOTS, "the chain has more intermediates than there are slots"
-        self.statements.append(tirx.BufferStore(self.slots, value, [at]))
+        self.put(self.slots, value, at)
         return tirx.BufferLoad(self.slots, [at])
+
+    def put(self, buffer: Any, value: Any, at: Any) -> None:
+        self.statements.append(tirx.BufferStore(buffer, value, [at]))
+
+    def do(self, call: Any) -> None:
+        self.statements.append(tirx.Evaluate(call))
 
     def taken(self) -> tirx.Stmt:
         """What was said since the last time; the slots are free again."""
@@ -114,16 +121,13 @@ class Vectors:
         return x / (self.of(1.0) + self.exp2(self.keep(x * self.of(-LOG2_E))))
 
 
+@dataclass(frozen=True)
 class Source:
-    """One tensor of the store stage as an argument: a pointer and the elements between its rows."""
+    """One tensor of the store stage: its elements from where it is pointed to, and how many there are between rows."""
 
-    def __init__(self, name: str, dtype: str, rows: Any) -> None:
-        self.dtype = dtype
-        self.pointer = tirx.Var(name, PointerType(PrimType(MEMORY.get(dtype, dtype))))
-        self.stride = tirx.Var(f"{name}_stride", "int64")
-        self.buffer = tirx.decl_buffer(
-            (rows * self.stride,), MEMORY.get(dtype, dtype), name=f"{name}_elements", data_alignment=1
-        )
+    dtype: str
+    buffer: Any
+    stride: Any
 
     def address(self, index: Any) -> Any:
         return tirx.address_of(tirx.BufferLoad(self.buffer, [index]))
@@ -137,7 +141,7 @@ class Source:
 
     def load(self, vectors: Vectors, index: Any, mask: Any) -> Any:
         """A vector of neighbours as float32; lanes that are masked off touch no memory and are 0."""
-        memory = MEMORY.get(self.dtype, self.dtype)
+        memory = memory_type(self.dtype)
         elements = tirx.call_llvm_pure_intrin(
             f"{memory}x{vectors.lanes}", "llvm.masked.load", self.address(index), mask, vectors.of(0, memory)
         )
@@ -149,13 +153,26 @@ class Source:
         return self.widened(vectors, element, self.dtype)
 
     def store(self, vectors: Vectors, index: Any, mask: Any, value: Any) -> None:
-        vectors.statements.append(
-            tirx.Evaluate(
-                tirx.call_llvm_intrin(
-                    "void", "llvm.masked.store", narrowed(vectors, value, self.dtype), self.address(index), mask
-                )
-            )
-        )
+        what = narrowed(vectors, value, self.dtype)
+        vectors.do(tirx.call_llvm_intrin("void", "llvm.masked.store", what, self.address(index), mask))
+
+    def vector(self, vectors: Vectors, per: Per, i: Any, column: Any, mask: Any) -> Any:
+        """What an operand has for the columns from `column` on in row `i`."""
+        if per == "row":
+            return self.broadcast(vectors, i * self.stride)
+        return self.load(vectors, column if per == "column" else i * self.stride + column, mask)
+
+
+def memory_type(dtype: str) -> str:
+    """The element type that elements of `dtype` are moved as."""
+    return MEMORY.get(dtype, dtype)
+
+
+def argument(name: str, dtype: str, rows: Any) -> tuple[Source, Any]:
+    """A tensor whose pointer and stride are parameters of a function; and the pointer."""
+    stride, memory = tirx.Var(f"{name}_stride", "int64"), memory_type(dtype)
+    elements = tirx.decl_buffer((rows * stride,), memory, name=f"{name}_elements", data_alignment=1)
+    return Source(dtype, elements, stride), tirx.Var(name, PointerType(PrimType(memory)))
 
 
 INTEGERS = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "int32": (-2147483648.0, 2147483520.0)}
@@ -226,20 +243,16 @@ def _elementwise(store: Store, lanes: int, room: int) -> tirx.PrimFunc:
     chain = store.chain
     rows, columns = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
     i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
-    source, target = Source("c", store.sums, rows), Source("out", store.out, rows)
-    extras = {operand.name: (operand, Source(operand.name, operand.dtype, rows)) for operand in chain.operands}
+    (source, from_), (target, to) = argument("c", store.sums, rows), argument("out", store.out, rows)
+    extras = [argument(operand.name, operand.dtype, rows) for operand in chain.operands]
     vectors = Vectors(lanes)
 
     def one(column: Any, mask: Any) -> tirx.Stmt:
         """A vector from row i, `column` on, to the output."""
-
-        def fetched(operand: Operand, tensor: Source) -> Any:
-            if operand.per == "row":
-                return tensor.broadcast(vectors, i * tensor.stride)
-            row = 0 if operand.per == "column" else i * tensor.stride
-            return tensor.load(vectors, row + column, mask)
-
-        operands = {name: fetched(operand, tensor) for name, (operand, tensor) in extras.items()}
+        operands = {
+            operand.name: tensor.vector(vectors, operand.per, i, column, mask)
+            for operand, (tensor, _) in zip(chain.operands, extras, strict=True)
+        }
         value = apply(vectors, chain, source.load(vectors, i * source.stride + column, mask), operands)
         target.store(vectors, i * target.stride + column, mask, value)
         return vectors.taken()
@@ -251,14 +264,13 @@ def _elementwise(store: Store, lanes: int, room: int) -> tirx.PrimFunc:
     within = tirx.Ramp(tirx.const(0, "int32"), 1, lanes) < tirx.Broadcast(rest, lanes)
     edge = tirx.IfThenElse(rest > 0, one(whole * lanes, within), None)
     outer = tirx.For(i, zero, rows, serial, tirx.SeqStmt([full, edge]))
-    tensors = [source, target, *(tensor for _, tensor in extras.values())]
-    declared = [tirx.DeclBuffer(tensor.buffer, data=tensor.pointer) for tensor in tensors]
+    declared = [tirx.DeclBuffer(tensor.buffer, data=at) for tensor, at in [(source, from_), (target, to), *extras]]
     unused = [
         variable
         for place in range(len(extras), room)
         for variable in (tirx.Var(f"x{place}", PointerType(PrimType("float32"))), tirx.Var(f"s{place}", "int64"))
     ]
-    given = [variable for _, tensor in extras.values() for variable in (tensor.pointer, tensor.stride)]
-    parameters = [source.pointer, target.pointer, rows, columns, source.stride, target.stride, *given, *unused]
+    given = [variable for tensor, at in extras for variable in (at, tensor.stride)]
+    parameters = [from_, to, rows, columns, source.stride, target.stride, *given, *unused]
     body = tirx.SeqStmt([*declared, tirx.AllocBuffer(vectors.slots), outer])
     return tirx.PrimFunc(parameters, body)

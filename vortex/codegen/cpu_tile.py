@@ -164,6 +164,8 @@ class TileStages:
     """(mask, last): of every column whether it is one, where the last vector has `last` columns."""
     begin: Callable[[Any, Any, Any, Any], None]
     """(acc, mask, C, adds): blocks `load` where `adds` holds, else `zero`."""
+    zero: Callable[[Any], None]
+    """(acc): block `zero`."""
     end: Callable[[Any, Any, Any], None]
     """(C, mask, acc): block `store`."""
 
@@ -183,6 +185,15 @@ def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> 
                     )
 
     @T.inline
+    def zero(acc: Any) -> None:
+        for i, j in T.grid(rows, vectors):
+            for l in range(lanes):
+                with T.sblock("zero"):
+                    vi = T.axis.spatial(rows, i)
+                    vj = T.axis.spatial(columns, j * lanes + l)
+                    acc[vi, vj] = nothing
+
+    @T.inline
     def begin(acc: Any, mask: Any, C: Any, adds: Any) -> None:
         if adds:
             for i, j in T.grid(rows, vectors):
@@ -192,12 +203,7 @@ def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> 
                         vj = T.axis.spatial(columns, j * lanes + l)
                         acc[vi, vj] = T.if_then_else(mask[vj] != 0, C[vi, vj], nothing)
         else:
-            for i, j in T.grid(rows, vectors):
-                for l in range(lanes):
-                    with T.sblock("zero"):
-                        vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(columns, j * lanes + l)
-                        acc[vi, vj] = nothing
+            zero(acc)
 
     @T.inline
     def end(C: Any, mask: Any, acc: Any) -> None:
@@ -208,7 +214,7 @@ def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> 
                     vj = T.axis.spatial(columns, j * lanes + l)
                     C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
 
-    return TileStages(masks, begin, end)
+    return TileStages(masks, begin, zero, end)
 
 
 def with_extents(kernel: tirx.PrimFunc, *extents: tirx.Var) -> tirx.PrimFunc:

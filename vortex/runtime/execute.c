@@ -59,11 +59,12 @@ void vx_run_outer(void *context, int64_t index) {
   int64_t b_floats = s->pack_b ? (work->tile_k + 1) * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
   /* Of several parts, sums are finished when they are added up. */
   int stores = vx_store_stage && work->splits == 1, apart = vx_apart && stores;
-  /* In one step of k, sums never touch the output: reading back what was just written to it would wait for memory. */
+  /* In one step of k, sums never touch the output: reading back what was just written to it would wait for memory. Either the store stage
+   * is in the micro-kernel, or they lie in a tile of their own. */
   int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
   int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
   if (at_once)
-    c_floats = (s->held ? tile_m : s->rows) * (width + vx_lanes);
+    c_floats = vx_finish_tile && !call->transpose_a ? 0 : (s->held ? tile_m : s->rows) * (width + vx_lanes);
   else if (apart && !s->swap)
     c_floats = m * (tile_n + vx_lanes);
   int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;

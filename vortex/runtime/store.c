@@ -7,8 +7,10 @@
 #define LINE_BYTES 64
 #define WAITED_FOR 24
 
-static void fetch_ahead(const char *out, int64_t bytes) {
-  const char *next = out + AHEAD_BYTES;
+void vx_own_next(const vx_store *store, const void *out, int64_t rows, int64_t columns) {
+  int64_t bytes = rows * columns * (vx_out.bits / 8);
+  const char *next = (const char *)out + AHEAD_BYTES;
+  if (store->row_stride != columns || columns > SHORT) return;
   if (bytes <= WAITED_FOR * LINE_BYTES)
     for (int64_t line = 0; line < bytes; line += LINE_BYTES) __builtin_prefetch(next + line, 1);
   else
@@ -36,8 +38,7 @@ vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column) {
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
   const vx_extra *x = store->extras;
-  if (store->row_stride == columns && columns <= SHORT && c != out) /* the lines of the next tile are owned before it comes */
-    fetch_ahead(out, rows * columns * (vx_out.bits / 8));
+  if (c != out) vx_own_next(store, out, rows, columns);
   return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, operand_at(store, 0, row, column), x[0].row_stride,
                         operand_at(store, 1, row, column), x[1].row_stride, operand_at(store, 2, row, column),
                         x[2].row_stride, operand_at(store, 3, row, column), x[3].row_stride);

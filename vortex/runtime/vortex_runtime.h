@@ -160,6 +160,17 @@ extern const vx_nest vx_nests[2][2][2][3];
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
                            int64_t ldc, int32_t last, int32_t accumulate);
 extern const vx_held vx_held_tile;
+/* The same with the store stage in it, 0 where there is none of either: `out` and what the chain reads are those of the first row. */
+typedef int32_t (*vx_held_finish)(const float *a, const float *b, void *out, int64_t count, int64_t k, int64_t lda, int64_t ldb,
+                                  int64_t ldo, int32_t last, const void *x0, int64_t stride0, const void *x1, int64_t stride1,
+                                  const void *x2, int64_t stride2, const void *x3, int64_t stride3);
+extern const vx_held_finish vx_held_finish_tile;
+/* Micro-kernels with the store stage in them, by rows and vectors; 0 where there is none. */
+typedef int32_t (*vx_finish)(int32_t rows, int32_t vectors, const float *a, const float *b, void *out, int64_t depth, int64_t lda,
+                             int64_t ldb, int64_t ldo, int32_t last, const float *ahead, int64_t every, const void *x0,
+                             int64_t stride0, const void *x1, int64_t stride1, const void *x2, int64_t stride2, const void *x3,
+                             int64_t stride3);
+extern const vx_finish vx_finish_tile;
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
@@ -289,6 +300,8 @@ vx_store vx_store_of(const vx_call *call);
 vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column);
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows,
                      int64_t columns);
+/* Where rows are short and follow each other: asks for the lines that the tile after the one at `out` writes. */
+void vx_own_next(const vx_store *store, const void *out, int64_t rows, int64_t columns);
 
 /* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. The second kind is for
  * what the caller's tasks share. */
