@@ -16,6 +16,7 @@ from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
 from vortex.codegen.cpu import STAGES, Parts, emit_library, product_tasks
 from vortex.codegen.cpu_dot import dot_shapes
+from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.emission import Emission
@@ -51,8 +52,9 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     dots = dot_shapes(hardware.instruction(manifest.dtype).registers, strategies)
-    held = held_tile(strategies)
-    parts = Parts(LAYOUTS, STAGES, dots, store_of(operator), prologue_of(operator), fixed(operator), held)
+    held, store = held_tile(strategies), store_of(operator)
+    finishing = finishing_shapes(shapes, store)
+    parts = Parts(LAYOUTS, STAGES, dots, store, prologue_of(operator), fixed(operator), held, finishing)
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)

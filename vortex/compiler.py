@@ -15,6 +15,7 @@ from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
 from vortex.codegen.cpu import Addition, Parts, emit_library, load_stages, product_tasks
 from vortex.codegen.cpu_dot import dot_shapes
+from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.emission import Emission
@@ -71,8 +72,9 @@ def compile(
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     dots = dot_shapes(isa.registers, found.strategies)
-    nests, prologue = load_stages(found.strategies, layouts), prologue_of(operator)
-    parts = Parts(layouts, nests, dots, store_of(operator), prologue, fixed(operator), held_tile(found.strategies))
+    nests, prologue, store = load_stages(found.strategies, layouts), prologue_of(operator), store_of(operator)
+    held, finishing = held_tile(found.strategies), finishing_shapes(shapes, store)
+    parts = Parts(layouts, nests, dots, store, prologue, fixed(operator), held, finishing)
 
     if words and prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")

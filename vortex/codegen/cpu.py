@@ -14,17 +14,15 @@ from tvm import tirx
 
 from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_table, emit_dots
-from vortex.codegen.cpu_finish import EXTRAS, in_registers
+from vortex.codegen.cpu_finish import EXTRAS, finish_table
 from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import (
-    FINISH_TILE_SYMBOL,
     PACK_B,
     LoadStage,
     dispatch,
     dispatch_symbol,
-    finishing_dispatch,
     nest,
 )
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
@@ -71,6 +69,8 @@ class Parts:
     """Extents that every call has; others are refused."""
     held: tuple[int, int] | None
     """Rows and depth of the kernel of the held family."""
+    finishing: tuple[tuple[int, int], ...]
+    """Rows and vectors of the micro-kernels that have the store stage in them."""
 
 
 def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
@@ -110,10 +110,6 @@ def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llv
     compile_object(kernels, cpu_target(llvm_cpu), path)
 
 
-def _emit_finishing_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([finishing_dispatch(tiles)], cpu_target(llvm_cpu), path)
-
-
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
     compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
@@ -135,16 +131,14 @@ def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFo
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     kernels: list[Task] = [(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)]
-    return Tasks(kernels, [*float_stages(parts), *finishing_tasks(tiles, parts.store), *stored])
+    return Tasks(kernels, [*float_stages(parts), *finishing_tasks(parts), *stored])
 
 
-def finishing_tasks(tiles: Sequence[RegisterTile], store: Store) -> list[Task]:
-    """Micro-kernels that store what the chain makes of their sums, if there are any."""
-    if not in_registers(store):
-        return []
-    by_rows = [tile for tile in tiles if tile.layout == LAYOUTS[0]]
-    batches = (by_rows[start : start + BATCH] for start in range(0, len(by_rows), BATCH))
-    return [(_emit_finishing_dispatch, by_rows), *((partial(_emit_finishing, store), batch) for batch in batches)]
+def finishing_tasks(parts: Parts) -> list[Task]:
+    """The same micro-kernels for A by rows, with the store stage in them."""
+    tiles = [RegisterTile(rows, vectors, LAYOUTS[0]) for rows, vectors in parts.finishing]
+    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
+    return [(partial(_emit_finishing, parts.store), batch) for batch in batches]
 
 
 def float_stages(parts: Parts) -> list[Task]:
@@ -242,17 +236,7 @@ def library_table(
 
 def float_table(parts: Parts) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    return [*held_table(parts.held, parts.store), *finish_table(parts.store), *nest_table(parts.nests)]
-
-
-def finish_table(store: Store) -> list[str]:
-    """C source that hands the finishing micro-kernels to `runtime/finish.c`, or says that there are none."""
-    sizes = "int64_t, int64_t, int64_t, int64_t, int32_t"
-    arguments = f"int32_t, int32_t, const float *, const float *, void *, {sizes}, const float *, int64_t{EXTRAS}"
-    return [
-        f"extern int32_t {FINISH_TILE_SYMBOL}({arguments});",
-        f"const vx_finish vx_finish_tile = {FINISH_TILE_SYMBOL if in_registers(store) else 0};",
-    ]
+    return [*held_table(parts.held, parts.store), *finish_table(parts.finishing), *nest_table(parts.nests)]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

@@ -6,7 +6,7 @@ of the time of a short k. The steps are those of `cpu_store`, in the same order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tvm.script import tirx as T
@@ -20,8 +20,32 @@ EXTRAS = ", const void *, int64_t" * MOST_OPERANDS
 
 
 def in_registers(store: Store) -> bool:
-    """Whether there are kernels for it: a gelu or a silu has more constants than sums leave registers for."""
+    """Whether there are kernels for it. A gelu or a silu takes as many instructions as 16 steps of k, and has more
+    constants than sums leave registers for: nothing is gained (1.2 to 2.0 of a plain product of k <= 64 either way)."""
     return store.needed and not any(isinstance(step, Gelu | Silu) for step in store.chain.steps)
+
+
+def finishing_shapes(shapes: Iterable[tuple[int, int]], store: Store) -> tuple[tuple[int, int], ...]:
+    """Of these (rows, vectors), those of micro-kernels that finish their sums: all or none."""
+    return tuple(sorted(shapes)) if in_registers(store) else ()
+
+
+def finishing_symbol(rows: int, vectors: int) -> str:
+    return f"vortex_l0_finish_{rows}x{vectors}"
+
+
+def finish_table(shapes: Sequence[tuple[int, int]]) -> list[str]:
+    """C source that hands the micro-kernels of these (rows, vectors) to `runtime/finish.c`."""
+    sizes = "int64_t, int64_t, int64_t, int64_t, int32_t"
+    arguments = f"(const float *, const float *, void *, {sizes}, const float *, int64_t{EXTRAS})"
+    entries = ", ".join(f"[{vectors}][{rows}] = {finishing_symbol(rows, vectors)}" for rows, vectors in shapes)
+    largest = max((extent for shape in shapes for extent in shape), default=0)
+    return [
+        *(f"extern int32_t {finishing_symbol(*shape)}{arguments};" for shape in shapes),
+        f"const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST] = {{{entries or 0}}};",
+        f"const int32_t vx_finishes = {int(bool(shapes))};",
+        f'_Static_assert({largest} < VX_FINISH_MOST, "a register tile larger than the table of those that finish");',
+    ]
 
 
 class Statements(Vectors):

@@ -55,9 +55,8 @@ def emit_held(store: Store, tile: tuple[int, int], lanes: int, llvm_cpu: str, pa
 
 def held_table(held: tuple[int, int] | None, store: Store) -> list[str]:
     """C source that hands the kernels to `runtime/held.c`, or says that there are none."""
-    operands = "const float *, const float *, "
-    plain = operands + "float *, " + "int64_t, " * 5 + "int32_t, int32_t"
-    finishing = operands + "void *, " + "int64_t, " * 5 + "int32_t" + EXTRAS
+    plain = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t, int32_t"
+    finishing = "const float *, const float *, const float *, void *, " + "int64_t, " * 6 + "int32_t, int32_t" + EXTRAS
     return [
         f"extern int32_t {HELD_SYMBOL}({plain}), {HELD_FINISH_SYMBOL}({finishing});",
         f"const vx_held vx_held_tile = {HELD_SYMBOL if held else 0};",
@@ -65,9 +64,9 @@ def held_table(held: tuple[int, int] | None, store: Store) -> list[str]:
     ]
 
 
-def _statements(depth: int, lanes: int) -> tuple[Callable[..., None], Callable[..., None], Callable[[Any], Any]]:
-    """Statements in TVMScript of the kernels of k of at most `depth`: B into registers, and all of k for some rows of
-    `acc`; and the mask of a vector with `last` columns."""
+def _statements(depth: int, lanes: int) -> tuple[Callable[..., Any], ...]:
+    """Statements in TVMScript of the kernels of k of at most `depth`: B into registers, some rows of C or zeros into
+    `acc`, and all of k for them; and the mask of a vector with `last` columns."""
     parts, longest = runs(depth), runs(depth)[0].steps
 
     def there(run: Run, k: Any) -> Any:
@@ -97,7 +96,16 @@ def _statements(depth: int, lanes: int) -> tuple[Callable[..., None], Callable[.
                     broadcast = T.broadcast(A[first + i, start(run, k) + x], lanes)
                     T.buffer_store(acc, T.fma(broadcast, held[at(run.first + x)[0]], acc[at(i)[0]]), at(i))
 
-    return hold, multiply, inside
+    @T.inline
+    def begin(C: Any, acc: Any, first: Any, count: int, last: Any, accumulate: Any) -> None:
+        if accumulate != 0:
+            for i in T.unroll(count):
+                acc[T.ramp(i * lanes, 1, lanes)] = masked_load(T.address_of(C[first + i, 0]), inside(last), lanes)
+        else:
+            for i in T.unroll(count):
+                acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+
+    return hold, begin, multiply, inside
 
 
 def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
@@ -107,17 +115,12 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
     is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in a call,
     costs less than a kernel for every k.
     """
-    hold, multiply, inside = _statements(depth, lanes)
+    hold, begin, multiply, inside = _statements(depth, lanes)
 
     @T.inline
     def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
         """C of `count` rows from `first`."""
-        if accumulate != 0:
-            for i in T.unroll(count):
-                acc[T.ramp(i * lanes, 1, lanes)] = masked_load(T.address_of(C[first + i, 0]), inside(last), lanes)
-        else:
-            for i in T.unroll(count):
-                acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+        begin(C, acc, first, count, last, accumulate)
         multiply(A, held, acc, first, count, k)
         for i in T.unroll(count):
             T.evaluate(masked_store(acc[T.ramp(i * lanes, 1, lanes)], T.address_of(C[first + i, 0]), inside(last)))
@@ -154,17 +157,16 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
 def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> tirx.PrimFunc:
     """The same with sums that go through the store stage in registers
 
-    `symbol(a, b, out, count, k, lda, ldb, ldo, last, x0, stride0, ..., x3, stride3)`: `out` and the tensors of the
-    chain from the first row and column on, as `cpu_store.store_stage` reads them.
+    `symbol(a, b, c, out, count, k, lda, ldb, ldc, ldo, last, accumulate, x0, stride0, ..., x3, stride3)`: `out` and the
+    tensors of the chain from the first row and column on, as `cpu_store.store_stage` reads them; C is not written.
     """
-    hold, multiply, inside = _statements(depth, lanes)
+    hold, begin, multiply, inside = _statements(depth, lanes)
     finish = Finish(store, lanes)
 
     @T.inline
-    def some(A: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any) -> None:
+    def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
         """`count` rows of the output from `first`."""
-        for i in T.unroll(count):
-            acc[T.ramp(i * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+        begin(C, acc, first, count, last, accumulate)
         multiply(A, held, acc, first, count, k)
         for i in T.unroll(count):
             finish.row(first + i, T.int64(0), inside(last), acc[T.ramp(i * lanes, 1, lanes)])
@@ -173,13 +175,16 @@ def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> ti
     def kernel(
         a: T.handle,
         b: T.handle,
+        c: T.handle,
         out: T.handle,
         count: T.int64,
         k: T.int64,
         lda: T.int64,
         ldb: T.int64,
+        ldc: T.int64,
         ldo: T.int64,
         last: T.int32,
+        accumulate: T.int32,
         x0: T.handle,
         stride0: T.int64,
         x1: T.handle,
@@ -192,6 +197,7 @@ def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> ti
         T.func_attr({"global_symbol": HELD_FINISH_SYMBOL, "tirx.noalias": True})
         A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
+        C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])
         O = T.match_buffer(out, (count * ldo,), finish.memory_out, align=1)
         X0 = T.match_buffer(x0, (count * stride0,), finish.memory[0], align=1)
         X1 = T.match_buffer(x1, (count * stride1,), finish.memory[1], align=1)
@@ -206,8 +212,8 @@ def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> ti
             finish.begin(slots, shared, O, ldo, (X0, X1, X2, X3), (stride0, stride1, stride2, stride3))
             finish.columns(T.int64(0), inside(last))
             for block in T.serial(T.truncdiv(count, rows)):
-                some(A, held, acc, block * rows, rows, k, last)
+                some(A, C, held, acc, block * rows, rows, k, last, accumulate)
             for row in T.serial(T.truncmod(count, rows)):
-                some(A, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last)
+                some(A, C, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last, accumulate)
 
     return kernel

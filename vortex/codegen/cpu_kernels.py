@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_finish import Finish
+from vortex.codegen.cpu_finish import Finish, finishing_symbol
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, tile_stages, vector_intrinsics, with_extents
 from vortex.epilogue import Store
 
@@ -31,10 +31,6 @@ class RegisterTile:
     @property
     def symbol(self) -> str:
         return f"vortex_l0_{self.layout}_{self.rows}x{self.vectors}"
-
-    @property
-    def finishing_symbol(self) -> str:
-        return f"vortex_l0_finish_{self.rows}x{self.vectors}"
 
 
 def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
@@ -68,7 +64,7 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
     of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
     """
     form = _finishing_form(tile.rows >= tile.vectors, lanes, store)
-    kernel = filled(form, tile.finishing_symbol, tile.rows, tile.vectors)
+    kernel = filled(form, finishing_symbol(tile.rows, tile.vectors), tile.rows, tile.vectors)
     names = vector_intrinsics(lanes)
     stages = ("zero", names.zero, 0), ("fetch", names.load, 1), ("compute", names.multiply_add, 1)
     return placed(kernel, stages).mod["main"]

@@ -3,7 +3,6 @@
 Tile extents are run-time values: one nest per load stage serves every strategy, like the template of section 6.1.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
 from vortex.codegen.cpu_tile import LINE, fetch, fetch_dense
-from vortex.epilogue import MOST_OPERANDS, Store
+from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
 
@@ -26,32 +25,17 @@ def dispatch_symbol(layout: str) -> str:
 def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
     names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "every")
-    symbols = {(tile.rows, tile.vectors): tile.symbol for tile in tiles if tile.layout == layout}
-    return _dispatch(dispatch_symbol(layout), symbols, names)
-
-
-FINISH_TILE_SYMBOL = "vortex_l0_finish"
-
-
-def finishing_dispatch(tiles: list[RegisterTile]) -> tirx.PrimFunc:
-    """`vortex_l0_finish(rows, vectors, <arguments of a finishing L0>)`."""
-    extras = (f"{kind}{place}" for place in range(MOST_OPERANDS) for kind in ("x", "stride"))
-    names = ("a", "b", "out", "depth", "lda", "ldb", "ldo", "last", "ahead", "every", *extras)
-    return _dispatch(FINISH_TILE_SYMBOL, {(tile.rows, tile.vectors): tile.finishing_symbol for tile in tiles}, names)
-
-
-def _dispatch(symbol: str, symbols: Mapping[tuple[int, int], str], names: Sequence[str]) -> tirx.PrimFunc:
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    pointers = ("a", "b", "c", "out", "ahead", *(f"x{place}" for place in range(MOST_OPERANDS)))
-    types = dict.fromkeys(pointers, pointer) | dict.fromkeys(("last", "accumulate"), "int32")
+    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "accumulate"), "int32")
     arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
-    height = max(rows for rows, _ in symbols) + 1
+    chosen = [tile for tile in tiles if tile.layout == layout]
+    height = max(tile.rows for tile in chosen) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
-    for (tall, wide), kernel in reversed(list(symbols.items())):
-        call = tirx.Evaluate(tirx.call_extern("int32", kernel, *arguments))
-        body = tirx.IfThenElse(vectors * height + rows == wide * height + tall, call, body)
-    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", symbol)
+    for tile in reversed(chosen):
+        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
+        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
 
 
 @dataclass(frozen=True, order=True)

@@ -64,7 +64,7 @@ void vx_run_outer(void *context, int64_t index) {
   int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
   int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
   if (at_once)
-    c_floats = vx_finish_tile && !call->transpose_a ? 0 : (s->held ? tile_m : s->rows) * (width + vx_lanes);
+    c_floats = vx_finishes && !call->transpose_a ? 0 : (s->held ? tile_m : s->rows) * (width + vx_lanes);
   else if (apart && !s->swap)
     c_floats = m * (tile_n + vx_lanes);
   int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;

@@ -3,9 +3,11 @@
 
 int32_t vortex_finish(int32_t rows, int32_t vectors, const float *a, const float *b, int64_t depth, int64_t lda, int64_t ldb,
                       int32_t last, const float *ahead, int64_t every, const vx_store *store, int64_t row, int64_t column) {
-  vx_store at = vx_store_from(store, row, column);
-  const vx_extra *x = at.extras;
-  vx_own_next(store, at.out, rows, (vectors - 1) * vx_lanes + last);
-  return vx_finish_tile(rows, vectors, a, b, at.out, depth, lda, ldb, at.row_stride, last, ahead, every, x[0].data, x[0].row_stride,
-                        x[1].data, x[1].row_stride, x[2].data, x[2].row_stride, x[3].data, x[3].row_stride);
+  const vx_extra *x = store->extras;
+  const void *at[VX_EXTRAS] = {0};
+  char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
+  for (int64_t e = 0; e < vx_operand_count; e++) at[e] = vx_operand_at(store, e, row, column);
+  vx_own_next(store, out, rows, (vectors - 1) * vx_lanes + last);
+  return vx_finish_tiles[vectors][rows](a, b, out, depth, lda, ldb, store->row_stride, last, ahead, every, at[0], x[0].row_stride, at[1],
+                                        x[1].row_stride, at[2], x[2].row_stride, at[3], x[3].row_stride);
 }

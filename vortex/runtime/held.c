@@ -1,5 +1,5 @@
-/* L1 of the held family: some rows past all vectors of B, one after the other, then the next rows. The store stage
- * is in the kernel if all of k is one step, and the chain is short. */
+/* L1 of the held family: some rows past all vectors of B, one after the other, then the next rows. Where the chain is
+ * short the store stage is in the kernel of the last step. */
 #include "vortex_runtime.h"
 
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
@@ -13,17 +13,18 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
     for (int64_t j = first; j < end; j += vx_lanes) {
       int64_t wide = smaller(vx_lanes, end - j);
       const float *from = b + j / panel * panel_stride + j % panel;
-      if (finish == VX_STORE_ONE_TILE && vx_held_finish_tile) {
+      float *to = c + (finish == VX_STORE_ONE_TILE ? first : i * ldc + j);
+      int64_t finished = finish && vx_held_finish_tile, plain = steps - finished, last = plain * depth;
+      for (int64_t s = 0, p = 0; s < plain; s++, p += depth)
+        vx_held_tile(a + i * lda + p, from + p * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc, (int32_t)wide, accumulate || s);
+      if (finished) {
         vx_store at = vx_store_from(store, i, j);
         const vx_extra *x = at.extras;
-        vx_held_finish_tile(a + i * lda, from, at.out, height, k, lda, ldb, at.row_stride, (int32_t)wide, x[0].data, x[0].row_stride,
-                            x[1].data, x[1].row_stride, x[2].data, x[2].row_stride, x[3].data, x[3].row_stride);
-        continue;
-      }
-      float *to = c + (finish == VX_STORE_ONE_TILE ? first : i * ldc + j);
-      for (int64_t s = 0, p = 0; s < steps; s++, p += depth)
-        vx_held_tile(a + i * lda + p, from + p * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc, (int32_t)wide, accumulate || s);
-      if (finish) vortex_store(store, to, ldc, i, j, height, wide);
+        vx_held_finish_tile(a + i * lda + last, from + last * ldb, to, at.out, height, k - last, lda, ldb, ldc, at.row_stride, (int32_t)wide,
+                            accumulate || plain, x[0].data, x[0].row_stride, x[1].data, x[1].row_stride, x[2].data, x[2].row_stride,
+                            x[3].data, x[3].row_stride);
+      } else if (finish)
+        vortex_store(store, to, ldc, i, j, height, wide);
     }
   }
   return 0;

@@ -23,15 +23,10 @@ vx_store vx_store_of(const vx_call *call) {
   return store;
 }
 
-static const void *operand_at(const vx_store *store, int64_t x, int64_t row, int64_t column) {
-  const vx_extra *extra = &store->extras[x];
-  return (const char *)extra->data + (row * extra->row_stride + column * extra->column_stride) * (vx_operands[x].bits / 8);
-}
-
 vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column) {
   vx_store moved = *store;
   moved.out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
-  for (int64_t x = 0; x < VX_EXTRAS; x++) moved.extras[x].data = operand_at(store, x, row, column);
+  for (int64_t x = 0; x < VX_EXTRAS; x++) moved.extras[x].data = vx_operand_at(store, x, row, column);
   return moved;
 }
 
@@ -39,7 +34,7 @@ int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t 
   char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
   const vx_extra *x = store->extras;
   if (c != out) vx_own_next(store, out, rows, columns);
-  return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, operand_at(store, 0, row, column), x[0].row_stride,
-                        operand_at(store, 1, row, column), x[1].row_stride, operand_at(store, 2, row, column),
-                        x[2].row_stride, operand_at(store, 3, row, column), x[3].row_stride);
+  return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, vx_operand_at(store, 0, row, column), x[0].row_stride,
+                        vx_operand_at(store, 1, row, column), x[1].row_stride, vx_operand_at(store, 2, row, column),
+                        x[2].row_stride, vx_operand_at(store, 3, row, column), x[3].row_stride);
 }

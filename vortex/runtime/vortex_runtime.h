@@ -160,17 +160,20 @@ extern const vx_nest vx_nests[2][2][2][3];
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
                            int64_t ldc, int32_t last, int32_t accumulate);
 extern const vx_held vx_held_tile;
-/* The same with the store stage in it, 0 where there is none of either: `out` and what the chain reads are those of the first row. */
-typedef int32_t (*vx_held_finish)(const float *a, const float *b, void *out, int64_t count, int64_t k, int64_t lda, int64_t ldb,
-                                  int64_t ldo, int32_t last, const void *x0, int64_t stride0, const void *x1, int64_t stride1,
-                                  const void *x2, int64_t stride2, const void *x3, int64_t stride3);
+/* The same with the store stage in it, 0 where there is none of either: sums are added to `c` if `accumulate`, and finished; `out` and
+ * what the chain reads are those of the first row. */
+typedef int32_t (*vx_held_finish)(const float *a, const float *b, const float *c, void *out, int64_t count, int64_t k, int64_t lda,
+                                  int64_t ldb, int64_t ldc, int64_t ldo, int32_t last, int32_t accumulate, const void *x0,
+                                  int64_t stride0, const void *x1, int64_t stride1, const void *x2, int64_t stride2, const void *x3,
+                                  int64_t stride3);
 extern const vx_held_finish vx_held_finish_tile;
-/* Micro-kernels with the store stage in them, by rows and vectors; 0 where there is none. */
-typedef int32_t (*vx_finish)(int32_t rows, int32_t vectors, const float *a, const float *b, void *out, int64_t depth, int64_t lda,
-                             int64_t ldb, int64_t ldo, int32_t last, const float *ahead, int64_t every, const void *x0,
-                             int64_t stride0, const void *x1, int64_t stride1, const void *x2, int64_t stride2, const void *x3,
-                             int64_t stride3);
-extern const vx_finish vx_finish_tile;
+/* Micro-kernels with the store stage in them by [vectors][rows]; 0 where there is none. */
+#define VX_FINISH_MOST 33
+typedef int32_t (*vx_finish)(const float *a, const float *b, void *out, int64_t depth, int64_t lda, int64_t ldb, int64_t ldo,
+                             int32_t last, const float *ahead, int64_t every, const void *x0, int64_t stride0, const void *x1,
+                             int64_t stride1, const void *x2, int64_t stride2, const void *x3, int64_t stride3);
+extern const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST];
+extern const int32_t vx_finishes; /* whether there are any */
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
@@ -222,6 +225,11 @@ typedef struct {
 } vx_operand;
 extern const vx_operand vx_factor, vx_packed, vx_out, vx_operands[VX_EXTRAS];
 extern const int64_t vx_operand_count;
+/* Where the operand `x` of a store stage has what belongs to an element of the output. */
+static inline const void *vx_operand_at(const vx_store *store, int64_t x, int64_t row, int64_t column) {
+  const vx_extra *extra = &store->extras[x];
+  return (const char *)extra->data + (row * extra->row_stride + column * extra->column_stride) * (vx_operands[x].bits / 8);
+}
 
 /* The emitted load stages of L1. */
 int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
