@@ -198,9 +198,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     dot, possible = dot_products(ops, rates, p, footprint, source, waves)
     start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
     stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
-    # Whole vectors leave no line of C to two rows.
-    ragged = ops.where(columns - ops.floor(columns / rates.lanes + EPSILON) * rates.lanes > 0.5, 1.0, 0.0)
-    waits = (bytes_a + ragged * bytes_c) / rates.line_bytes * wait
+    # Rows of C that are one whole vector follow each other line by line.
+    aligned = ops.where(ops.most(columns - rates.lanes, rates.lanes - columns) <= 0.5, 0.0, bytes_c)
+    waits = (bytes_a + aligned) / rates.line_bytes * wait
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
     accepted = accepted * held_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)

@@ -137,7 +137,7 @@ class Rates:
     held_load: float
     """and to load a vector of B."""
     held_late: float
-    """Share of the latency that is seen for each line of its rows of A, and of C if they end within a vector."""
+    """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector."""
     collision: float
     """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
 
