@@ -96,9 +96,9 @@ def held_rows(
     rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
     compute = ops.name("held_compute", panels * (body + rounds))
     # A passes again for each vector of columns, and C for each step of k: out of L2 if L1 has no room for a round.
-    lines = ops.least(rows, s.tile_m)
-    from_a = ops.where(FLOAT * k * lines <= rates.l1_bytes, 0.0, (panels - 1.0) * FLOAT * k * rows)
-    in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * lines
+    # Shorter ones, which a grid makes, were no faster.
+    from_a = ops.where(FLOAT * k * s.tile_m <= rates.l1_bytes, 0.0, (panels - 1.0) * FLOAT * k * rows)
+    in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * s.tile_m
     from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (steps - 1.0) * panels * rates.line_bytes * rows)
     again = (from_a + from_c) * rates.l2_byte
     return compute + exposed(ops, stream, compute) + rates.held_late * waits + again
