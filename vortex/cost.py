@@ -199,8 +199,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
     stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
     # Rows of C that are one whole vector follow each other line by line.
-    aligned = ops.where(ops.most(columns - rates.lanes, rates.lanes - columns) <= 0.5, 0.0, bytes_c)
-    waits = (bytes_a + aligned) / rates.line_bytes * wait
+    scattered = ops.where(ops.most(columns - rates.lanes, rates.lanes - columns) <= 0.5, 0.0, bytes_c)
+    waits = (bytes_a + scattered) / rates.line_bytes * wait
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
     accepted = accepted * held_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)

@@ -18,13 +18,7 @@ from vortex.codegen.cpu_finish import EXTRAS, finish_table
 from vortex.codegen.cpu_held import emit_held, held_table
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import (
-    PACK_B,
-    LoadStage,
-    dispatch,
-    dispatch_symbol,
-    nest,
-)
+from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
 from vortex.codegen.emission import Task

@@ -66,21 +66,23 @@ class Finish:
     """Statements in TVMScript that store vectors of sums, all rows of a vector of columns one after the other."""
 
     def __init__(self, store: Store, lanes: int) -> None:
-        self.chain, self.lanes, self._out = store.chain, lanes, store.out
-        dtypes = [operand.dtype for operand in self.chain.operands]
-        self.memory = [memory_type(dtype) for dtype in (*dtypes, *["float32"] * (MOST_OPERANDS - len(dtypes)))]
-        """Element types of the tensors that the steps read, of as many as there can be."""
-        self.memory_out = memory_type(store.out)
-        self.room = SLOTS * lanes, max(1, len(dtypes)) * lanes
-        """Elements of two local buffers: of intermediates, and of what all rows share."""
+        self.chain, self.lanes, self.out = store.chain, lanes, store.out
 
-    def begin(
-        self, slots: Any, shared: Any, out: Any, ldo: Any, tensors: Sequence[Any], strides: Sequence[Any]
-    ) -> None:
-        """With the buffers of `room`, the output, and the tensors that the steps read, of as many as there can be."""
-        self.vectors, self.shared, self.target = Statements(self.lanes, slots), shared, Source(self._out, out, ldo)
-        found = zip(self.chain.operands, tensors, strides, strict=False)  # the steps read the first ones
-        self.extras = [(operand, Source(operand.dtype, tensor, stride)) for operand, tensor, stride in found]
+    def match(self, rows: Any, out: Any, ldo: Any, tensors: Sequence[Any], strides: Sequence[Any]) -> None:
+        """The output and what the steps read, the first ones of `tensors`: parameters of the kernel."""
+
+        def source(dtype: str, tensor: Any, stride: Any) -> Source:
+            return Source(dtype, T.match_buffer(tensor, (rows * stride,), memory_type(dtype), align=1), stride)
+
+        self.target = source(self.out, out, ldo)
+        found = zip(self.chain.operands, tensors, strides, strict=False)
+        self.extras = [(operand, source(operand.dtype, tensor, stride)) for operand, tensor, stride in found]
+
+    def allocate(self) -> None:
+        """Room for intermediates, and for what all rows share."""
+        shared = max(1, len(self.chain.operands))
+        self.vectors = Statements(self.lanes, T.sblock_alloc_buffer((SLOTS * self.lanes,), "float32", scope="local"))
+        self.shared = T.sblock_alloc_buffer((shared * self.lanes,), "float32", scope="local")
 
     def columns(self, column: Any, mask: Any) -> None:
         """Load what all rows share of the vector of columns from `column` on."""
