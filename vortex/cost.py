@@ -177,7 +177,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
 
     lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)
-    conflicts = tiles * panels * ops.most(missed - one, 0.0)
+    conflicts = tiles * panels * exposed(ops, missed, one)
 
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
     written = bytes_c * (

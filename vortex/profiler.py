@@ -15,7 +15,7 @@ import numpy as np
 
 from vortex.candidates import DOT_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
-from vortex.hardware import HardwareSpec
+from vortex.hardware import HardwareSpec, Instruction
 from vortex.rates import EFFECTS, Rates
 from vortex.selector import Array, SlopeTable
 
@@ -198,10 +198,23 @@ def acquire(
     return compute(spec, shapes, dtype, words)
 
 
+FASTEST = 0.1
+"""Quantile of the micro-kernels, the fastest first, that tells the clock: not one lucky measurement."""
+
+
+def pace(profile: Profile, isa: Instruction) -> float:
+    """The clock at which the fastest micro-kernels do what their instructions can, in Hz: that of the measured hour."""
+    seconds = [k.slope_s / isa.step_cycles(k.rows, k.vectors) for k in profile.kernels]
+    return float(1 / np.quantile(seconds, FASTEST))
+
+
 def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None) -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
     budget, isa = spec.level("L1").max_utilization, spec.multiplier(dtype)
+    # What widens narrow elements or quantized weights is in the slopes too.
+    widened = isa.dtype != dtype or (words is not None and words.weights is not None)
+    clock = spec.clock_hz if widened else pace(profile, isa)
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
@@ -214,7 +227,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         transpose=profile.transpose_s,
         lanes=float(isa.lanes),
         registers=float(isa.registers),
-        multiply_add=1 / (isa.issue_per_cycle * spec.clock_hz),
+        multiply_add=1 / (isa.issue_per_cycle * clock),
         cores=float(spec.cores),
         latency_issues=isa.in_flight,
         dot_rows=float(DOT_ROWS),
@@ -233,7 +246,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
         l2_span=float(l2.sets * l2.line_bytes),
-        split=EFFECTS.split_cycles / spec.clock_hz,
+        split=EFFECTS.split_cycles / clock,
         ahead=EFFECTS.ahead_bytes,
         l3_latency=EFFECTS.l3_latency_s,
         dram_latency=EFFECTS.dram_latency_s,
@@ -260,18 +273,18 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dot_stream=EFFECTS.dot_stream_cycles * isa.issue_per_cycle,
         straddled=EFFECTS.straddled,
         page=EFFECTS.page,
-        dot_enter=EFFECTS.dot_enter_cycles / spec.clock_hz,
-        fold=EFFECTS.fold / (isa.issue_per_cycle * spec.clock_hz),
+        dot_enter=EFFECTS.dot_enter_cycles / clock,
+        fold=EFFECTS.fold / (isa.issue_per_cycle * clock),
         held_step=max(1.0, EFFECTS.held_step_cycles * isa.issue_per_cycle),
-        held_row=EFFECTS.held_row_cycles / spec.clock_hz,
-        held_enter=EFFECTS.held_enter_cycles / spec.clock_hz,
-        held_load=EFFECTS.held_load_cycles / spec.clock_hz,
+        held_row=EFFECTS.held_row_cycles / clock,
+        held_enter=EFFECTS.held_enter_cycles / clock,
+        held_load=EFFECTS.held_load_cycles / clock,
         held_late=EFFECTS.held_late,
-        tile_enter=EFFECTS.tile_enter_cycles / spec.clock_hz,
-        tile_row=EFFECTS.tile_row_cycles / spec.clock_hz,
+        tile_enter=EFFECTS.tile_enter_cycles / clock,
+        tile_row=EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,
         stage_start=EFFECTS.stage_start_s,
-        copy_row=EFFECTS.copy_row_cycles / spec.clock_hz,
+        copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,
         collision=profile.collision,
     )

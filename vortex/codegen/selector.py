@@ -83,7 +83,7 @@ def fenced(product: Any) -> Term:
     return Term(tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", product))
 
 
-INTERMEDIATES = 96
+INTERMEDIATES = 112
 
 
 class TirArithmetic:
