@@ -107,6 +107,23 @@ def test_dot_products_along_any_short_side(gemm: GemmKernel, short: int) -> None
             assert np.array_equal(out, a @ b), (m, n, k, plan)
 
 
+@pytest.mark.parametrize("short", [6, 8, 10, 11, 24, 32])
+@pytest.mark.parametrize("k", [1000, 1024, 2305])
+def test_columns_that_lie_badly_in_l1(gemm: GemmKernel, short: int, k: int) -> None:
+    """Rows that begin in the same sets, or within a line, by so many others that they are laid anew."""
+    long_side = 20 * short + 3
+    few, many = (np.empty(rows * k + 1, np.float32)[1:].reshape(rows, k) for rows in (short, long_side))
+    few[:], many[:] = integers(short, k), integers(long_side, k)
+    for a, b in ((few, many), (many, few)):
+        shape = (len(a), len(b), k)
+        plans = [plan for plan in gemm.plans(*shape, transpose_b=True, threads=2) if plan.strategy.stage.dot]
+        assert len(plans) > 1
+        for plan in plans:
+            out = np.full(shape[:2], np.nan, np.float32)
+            gemm.run(plan, a, b, out, transpose_b=True)
+            assert np.array_equal(out, a @ b.T), (shape, plan)
+
+
 def test_few_columns_have_the_same_bits_on_any_number_of_threads(gemm: GemmKernel) -> None:
     """Where the dot family competes with outer products, one thread decides for all."""
     rng = np.random.default_rng(5)

@@ -114,7 +114,7 @@ def test_dot_products_of_operands_as_they_lie(dtype: str) -> None:
     rows = [(drawn(dtype, 32, 300), 0)]
     if dtype == "int8":
         rows += [(rows[0][0], -3), *((RNG.integers(0, 256, (32, 300)).astype(np.uint8), zero) for zero in (0, 1, 255))]
-    for m, n, k in [(1, 1, 1), (1, 700, 33), (2, 45, 300), (11, 64, 257), (32, 40, 3), (26, 3, 130)]:
+    for m, n, k in [(1, 1, 1), (1, 700, 33), (2, 45, 300), (11, 64, 257), (32, 40, 3), (26, 3, 130), (8, 140, 297)]:
         b = stored(drawn(dtype, k, n), True, 1)
         plans = [plan for plan in gemm.plans(m, n, k, threads=2, transpose_b=True) if plan.strategy.stage.dot]
         assert len({plan.grid for plan in plans}) > 1

@@ -10,6 +10,8 @@ PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
 DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
+DOT_PASSES = 16.0
+"""Rows for each column from which on columns that lie badly in L1 are laid anew."""
 TURNING = 0.5
 """Of transposing a square block, what is left where only a few of its rows are stored."""
 HELD_STEPS = 4.0
@@ -46,10 +48,11 @@ def dot_products(
     tiles = ops.ceil(share / rows - EPSILON) * abreast
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
-    pieced = ops.where(columns > rows, over_b, 0.0)
+    pieced = ops.where(columns > rows, 1.0, 0.0)
     pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
-    columns_apart = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
+    own = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
+    columns_apart = ops.where(pieced * long_side > DOT_PASSES * short - 0.5, rates.line_bytes, own)
     loads = columns * (rates.dot_load + straddled(ops, rates, columns_apart)) + rows * (
         rates.dot_stream + straddled(ops, rates, rows_apart)
     )

@@ -1,6 +1,8 @@
 /* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in few tiles of columns. */
 #include "tasks.h"
 
+#include <string.h>
+
 #if VX_FLIPS
 #include <emmintrin.h>
 #endif
@@ -12,8 +14,8 @@
 #define TILES 8
 /* The longest tile, in elements, that is asked for while the one before it is read: L2 has room for both. */
 #define TILE (384 * 1024 / VX_ITEM)
-/* Elements of the long side that L2 keeps from one tile of columns to the next. */
-#define KEPT (128 * 1024 / VX_ITEM)
+/* Elements of the long side that L2 keeps from one tile of columns to the next, beside as many that arrive. */
+#define KEPT (64 * 1024 / VX_ITEM)
 
 #if VX_WORDS
 #define FORMS(work, to) , (work)->flip_x, (work)->flip_y, (work)->times, (to).offsets
@@ -83,47 +85,67 @@ static void take_bytes(vx_dotted *work) { (void)work; }
 static void tell_offsets(const vx_dotted *work, const vx_part *part, int32_t *offsets) { (void)work, (void)part, (void)offsets; }
 #endif
 
-/* Sums of a part of k for the rows `row` to `end` and one tile of columns. The first tile asks ahead for what all of them read. */
-static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, sums to) {
+/* How far ahead the rows of a tile are asked for that all go by once. A new row is a new stream to the hardware, and so is a page:
+ * a tile to come is asked for while this one is read. */
+static int64_t next_tiles(const vx_dotted *work, int64_t height, int64_t depth) {
+  int64_t tile = height * depth + 1;
+  return tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
+}
+
+/* Of rows that are read again, and so come from L2: each of `turns` passes asks for its share of those `further` on, when it is its
+ * `turn`. No turns: rows that go by once. */
+typedef struct {
+  int64_t further, turn, turns;
+} asked;
+
+/* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
+static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, asked by,
+                     sums to) {
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
   int64_t tallest = vx_dot_rows[columns];
-  while (row < end) {
-    int64_t height = smaller(tallest, end - row);
-    /* A new row is a new stream to the hardware, and so is a page: a tile to come is asked for while this one is read. */
-    int64_t tile = height * part->depth + 1, ahead = tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
-    vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride,
-                             to.column_stride, part->accumulate, column ? 0 : ahead FORMS(work, to));
+  for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
+    int64_t height = smaller(tallest, end - row), next = by.turn ? 0 : by.further * work->ldx;
+    vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
+                             part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
     row += height;
     to.c += height * to.row_stride;
   }
 }
 
-/* All columns of so many rows: a tile of columns passes over as many rows as L2 keeps for the next one. */
-static void run_columns(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
-  int64_t width = tile_of(work->columns), tallest = vx_dot_rows[width];
-  int64_t kept = width < work->columns ? larger(KEPT / (part->depth + 1) / tallest * tallest, tallest) : end - row;
-  for (; row < end; row += kept, to.c += kept * to.row_stride)
-    for (int64_t column = 0; column < work->columns; column += width) {
-      sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride, to.offsets + column};
-      run_tile(work, part, row, smaller(row + kept, end), column, smaller(width, work->columns - column), from);
-    }
+/* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
+static int keeps(int64_t columns) {
+  int64_t width = tile_of(columns);
+  return width > vx_dot_rows[width];
 }
 
-/* The same with as much of k at a time as L1 keeps of a tile of columns, if that has more of them than rows pass at once. */
-static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
-  int64_t width = tile_of(work->columns), most = vx_dot_bytes / VX_ITEM / width;
-  int64_t pieces = work->over_b && width > vx_dot_rows[width] ? larger(quotient_up(part->depth, most), 1) : 1;
-  int64_t depth = rounded(quotient_up(part->depth, pieces), LINE), done = 0;
+/* As much of k at a time as L1 keeps of a tile of columns. */
+static int64_t piece_of(const vx_dotted *work, int64_t depth) {
+  int64_t most = vx_dot_bytes / VX_ITEM / tile_of(work->columns);
+  return rounded(keeps(work->columns) ? quotient_up(depth, larger(quotient_up(depth, most), 1)) : depth, LINE);
+}
+
+/* The rows `row` to `end`, after which come those to `last`. */
+static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
+  int64_t width = tile_of(work->columns), tallest = vx_dot_rows[width], tiles = quotient_up(work->columns, width);
+  int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
+  int64_t chunk = again ? larger(KEPT / (depth + 1) / tallest * tallest, tallest) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
-  vx_part piece = *part;
-  do {
-    piece.first = part->first + done;
-    piece.depth = smaller(depth, part->depth - done);
-    piece.accumulate = part->accumulate || done;
-    run_columns(work, &piece, row, end, to);
-    to.offsets = nothing; /* they are of all of k */
-    done += depth;
-  } while (done < part->depth);
+  for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
+    int64_t stop = smaller(row + chunk, end), done = 0;
+    do {
+      vx_part piece = *part;
+      piece.first += done;
+      piece.depth = smaller(depth, part->depth - done);
+      piece.accumulate |= done > 0;
+      for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t column = tile * width;
+        asked by = {stop < last ? stop - row : 0, tile, again ? tiles : 0};
+        sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride, done ? nothing : to.offsets + column};
+        run_tile(work, &piece, row, stop, column, smaller(width, work->columns - column), by, from);
+      }
+      done += depth; /* offsets are of all of k */
+    } while (done < part->depth);
+  }
 }
 
 void vx_run_dots(void *context, int64_t index) {
@@ -135,7 +157,7 @@ void vx_run_dots(void *context, int64_t index) {
   if (end > work->rows) end = work->rows;
   tell_offsets(work, &part, offsets);
   if (!vx_store_stage || work->splits > 1) {
-    run_rows(work, &part, row, end, (sums){part.c + row * row_stride, row_stride, column_stride, offsets});
+    run_rows(work, &part, row, end, end, (sums){part.c + row * row_stride, row_stride, column_stride, offsets});
     return;
   }
   float apart[TILES * 8 * VX_DOT_SHORT];
@@ -148,12 +170,41 @@ void vx_run_dots(void *context, int64_t index) {
   for (; row < end; row += chunk) {
     int64_t stop = smaller(row + chunk, end);
     float *c = vx_apart ? apart : part.c + row * row_stride;
-    run_rows(work, &part, row, stop, (sums){c, row_stride, column_stride, offsets});
+    run_rows(work, &part, row, stop, end, (sums){c, row_stride, column_stride, offsets});
     if (work->over_b)
       vortex_store(&store, c, column_stride, 0, row, work->columns, stop - row);
     else
       vortex_store(&store, c, row_stride, row, 0, stop - row, work->columns);
   }
+}
+
+/* Distance between columns that are laid anew: in L1, a piece of one ends where that of the next begins. */
+static int64_t line_of(const vx_dotted *work, const vx_plan *plan) {
+  int64_t k = work->call->k, line = rounded(k, LINE), span = vx_l1_span / VX_ITEM;
+  int64_t depth = piece_of(work, plan->splits > 1 ? vx_part_depth(k, plan->splits) : k);
+  return line + ((depth - line) % span + span) % span;
+}
+
+/* Whether columns straddle lines, or crowd in some sets of L1 and leave others. */
+static int ill_placed(const vx_dotted *work, int64_t line) {
+  int64_t bytes = work->ldy * VX_ITEM;
+  return ((uintptr_t)work->y | (uintptr_t)bytes) % (LINE * VX_ITEM) || (work->ldy - line) * VX_ITEM % vx_l1_span;
+}
+
+/* The columns again, each from the beginning of a line; those of a B by rows come out of it. 0, or 1 where there is no memory. Parts
+ * of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
+static int lay_anew(vx_dotted *work, const vx_plan *plan, int64_t line, int turned) {
+  size_t bytes = (size_t)(line * work->columns + 1) * VX_ITEM;
+  char *y = plan->splits > 1 ? vx_scratch(bytes) : vx_shared_scratch(bytes);
+  if (!y) return 1;
+#if TURNS
+  if (turned) vortex_transpose(work->call->b, (float *)y, work->columns, work->call->k, work->call->ldb, line);
+#endif
+  for (int64_t j = turned ? work->columns : 0; j < work->columns; j++)
+    memcpy(y + j * line * VX_ITEM, element(work->y, j * work->ldy), (size_t)work->call->k * VX_ITEM);
+  work->y = y;
+  work->ldy = line;
+  return 0;
 }
 
 int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
@@ -166,17 +217,10 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
   take_bytes(&work);
-#if TURNS
-  if (!call->transpose_b && !(call->n == 1 && call->ldb == 1)) {
-    int64_t line = rounded(call->k, LINE); /* no vector of it straddles two lines */
-    /* Parts of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
-    float *turned = (plan->splits > 1 ? vx_scratch : vx_shared_scratch)((size_t)(line * call->n + 1) * sizeof(float));
-    if (!turned) return 1;
-    vortex_transpose(call->b, turned, call->n, call->k, call->ldb, line);
-    work.y = turned;
-    work.ldy = line;
-  }
-#endif
+  int turned = TURNS && !call->transpose_b && !(call->n == 1 && call->ldb == 1);
+  int reread = keeps(work.columns) && work.rows >= vx_dot_passes * work.columns;
+  int64_t line = turned || reread ? line_of(&work, plan) : 0;
+  if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
   int64_t tallest = vx_dot_rows[tile_of(work.columns)];
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest);
   *prepared = work;
