@@ -19,6 +19,7 @@ from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.cpu_streamed import streamed_tile
 from vortex.codegen.emission import Emission
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
@@ -54,7 +55,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     dots = dot_shapes(hardware.instruction(manifest.dtype).registers, strategies)
     held, store = held_tile(strategies), store_of(operator)
     finishing = finishing_shapes(shapes, store)
-    parts = Parts(LAYOUTS, STAGES, dots, store, prologue_of(operator), fixed(operator), held, finishing)
+    streamed = streamed_tile(strategies, manifest.lanes)
+    parts = Parts(LAYOUTS, STAGES, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)

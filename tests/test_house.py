@@ -88,6 +88,7 @@ MODULES = (
     "codegen.cpu_fold",
     "codegen.cpu_dot",
     "codegen.cpu_held",
+    "codegen.cpu_streamed",
     "codegen.cpu_words",
     "codegen.cpu_amx",
     "codegen.cpu_weights",

@@ -133,7 +133,7 @@ def choose_panel(
     """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
     those whose mean logarithm of seconds is at most `close` above the least."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
-    widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and not s.stage.held})
+    widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled})
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)

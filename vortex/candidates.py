@@ -44,17 +44,21 @@ class Stage:
     """The dot family: no outer products, vectors run along k; its sums have another order than those of all others."""
     held: bool = False
     """The held family: a vector of all that B has of a step of k stays in registers while rows of A stream past."""
+    streamed: bool = False
+    """The streamed family: whole rows of B stream past a few rows of C, as many at a time as hardware follows."""
 
     @property
     def tiled(self) -> bool:
-        """Whether L0 is a register tile, as it is of all but the dot and the held family."""
-        return not (self.dot or self.held)
+        """Whether L0 is a register tile, as it is of all but the dot, the held and the streamed family."""
+        return not (self.dot or self.held or self.streamed)
 
     def __str__(self) -> str:
         if self.dot:
             return "dot products along k"
         if self.held:
             return "B held in registers, rows of A stream past"
+        if self.streamed:
+            return "rows of B stream past rows of C"
         packed = {(0, 0): "none", (1, 0): "A", (0, 1): "B", (1, 1): "A and B"}[self.pack_a, self.pack_b]
         turned = "turned over, " if self.swap else ""
         return f"{turned}pack {packed}, {'row tiles' if self.rows_first else 'column panels'} outermost"
@@ -203,8 +207,10 @@ def _cuts_something(l1: Tile, stage: Stage) -> bool:
 
 WIDEST_PANEL = 6
 """Vectors of a panel row of a packed operand, at most."""
-DOT_ROWS = 8
-"""Rows of a dot tile: as many streams as hardware prefetchers follow."""
+STREAMS = 8
+"""Rows that hardware prefetchers follow at once."""
+DOT_ROWS = STREAMS
+"""Rows of a dot tile."""
 
 
 def dot_tiles(registers: int) -> dict[int, int]:
@@ -216,6 +222,16 @@ def dot_tiles(registers: int) -> dict[int, int]:
 def dot_strategy(registers: int, lanes: int) -> Strategy:
     """The one strategy of the dot family: its columns are the short side of C, its rows follow at run time."""
     return Strategy(Tile(DOT_ROWS, max(dot_tiles(registers)), lanes), Tile(WHOLE, WHOLE, WHOLE), Stage(dot=True))
+
+
+STREAMED_ROWS, STREAMED_VECTORS = 4, 2
+"""Of C, past which rows of B stream: with more rows multiply-adds take as long as B takes to come. Vectors at a time:
+few, so that no row is far ahead of the others."""
+
+
+def streamed_strategy(lanes: int) -> Strategy:
+    l0 = Tile(STREAMED_ROWS, STREAMED_VECTORS * lanes, STREAMS)
+    return Strategy(l0, Tile(WHOLE, WHOLE, STREAMS), Stage(streamed=True))
 
 
 HELD_ROWS = 256
@@ -270,10 +286,11 @@ def sieve(rkernel: RKernel) -> Sieve:
         dots = () if words.tiles else (dot_strategy(isa.registers, isa.lanes),)
         return Sieve(tiles, (*strategies, *dots), (*admitted, Admitted("dot", "DotTiles", len(dots))))
     held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes)
+    counts = ("dot", "DotTiles", 1), ("held", "HeldTiles", len(held)), ("streamed", "StreamedRows", 1)
     return Sieve(
         tiles,
-        (*strategies, dot_strategy(isa.registers, isa.lanes), *held),
-        (*admitted, Admitted("dot", "DotTiles", 1), Admitted("held", "HeldTiles", len(held))),
+        (*strategies, dot_strategy(isa.registers, isa.lanes), *held, streamed_strategy(isa.lanes)),
+        (*admitted, *(Admitted(*count) for count in counts)),
     )
 
 
@@ -291,7 +308,8 @@ def invariant_in_m(found: Sieve) -> Sieve:
 
 def takes_packed(strategy: Strategy) -> bool:
     """Whether it reads a packed B as it lies."""
-    return not (strategy.stage.dot or strategy.stage.swap or strategy.stage.pack_b)
+    stage = strategy.stage
+    return not (stage.dot or stage.streamed or stage.swap or stage.pack_b)
 
 
 def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> set[tuple[int, int]]:

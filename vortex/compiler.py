@@ -18,6 +18,7 @@ from vortex.codegen.cpu_dot import dot_shapes
 from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.cpu_streamed import streamed_tile
 from vortex.codegen.emission import Emission
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
@@ -74,7 +75,8 @@ def compile(
     dots = dot_shapes(isa.registers, found.strategies)
     nests, prologue, store = load_stages(found.strategies, layouts), prologue_of(operator), store_of(operator)
     held, finishing = held_tile(found.strategies), finishing_shapes(shapes, store)
-    parts = Parts(layouts, nests, dots, store, prologue, fixed(operator), held, finishing)
+    streamed = streamed_tile(found.strategies, lanes)
+    parts = Parts(layouts, nests, dots, store, prologue, fixed(operator), held, streamed, finishing)
 
     if words and prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")

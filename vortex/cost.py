@@ -27,7 +27,7 @@ from vortex.effects import (
     reading,
     source_byte,
 )
-from vortex.families import dot_products, held_rows, held_serves, part
+from vortex.families import dot_products, held_rows, held_serves, part, streamed_rows, streamed_serves
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
 
@@ -202,7 +202,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     scattered = ops.where(ops.most(columns - rates.lanes, rates.lanes - columns) <= 0.5, 0.0, bytes_c)
     waits = (bytes_a + scattered) / rates.line_bytes * wait
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
-    accepted = accepted * held_serves(ops, s, k, a_is_col)
+    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, rows, columns, k, steps, stream), task)
+    accepted = accepted * held_serves(ops, s, k, a_is_col) * streamed_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning

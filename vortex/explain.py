@@ -36,8 +36,8 @@ def plans(selector: Selector, shape: Shape, threads: int) -> list[LaunchPlan]:
 def terms(selector: Selector, shape: Shape, plan: LaunchPlan) -> dict[str, float]:
     """Predicted seconds of one plan, by term; in `total` are the last wave and start-up too.
 
-    The dot and the held family have formulas of their own, whose parts have no names: one term. So is the fullest core
-    of regions.
+    Families without a register tile have formulas of their own, whose parts have no names: one term. So is the fullest
+    core of regions.
     """
     if plan.regions:
         start = selector.rates.call + (selector.rates.thread_start if plan.workers > 1 else 0.0)
@@ -46,7 +46,8 @@ def terms(selector: Selector, shape: Shape, plan: LaunchPlan) -> dict[str, float
     found = {name: float(np.broadcast_to(value, len(selector.strategies))[plan.index]) for name, value in costs.items()}
     if not plan.strategy.stage.tiled:
         start, parts, total = found["start"], found["parts"], found["total"]
-        name = "dot_products" if plan.strategy.stage.dot else "held_products"
+        stage = plan.strategy.stage
+        name = "dot_products" if stage.dot else "held_products" if stage.held else "streamed_products"
         return {name: total - start - parts, "start": start, "parts": parts, "total": total}
     return found
 

@@ -16,6 +16,10 @@ TURNING = 0.5
 """Of transposing a square block, what is left where only a few of its rows are stored."""
 HELD_STEPS = 4.0
 """Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
+STREAMED_LOADS = 1.25
+"""Multiply-adds in whose time the streamed family loads a vector of B,"""
+STREAMED_SUMS = 3.0
+"""and one of C and stores it."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -110,3 +114,23 @@ def held_rows(
 def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
     """0 for the held family where it cannot serve: k not contiguous in A, or many steps of it."""
     return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)
+
+
+def streamed_rows(
+    ops: Arithmetic, rates: Rates, s: Strategies, rows: Value, columns: Value, k: Value, steps: Value, stream: Value
+) -> Value:
+    """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
+
+    What B takes to come and what is done with it add up: a core waits for the lines of the rows that it has begun.
+    """
+    passes = ops.ceil(rows * s.per_row - EPSILON)
+    vectors = ops.name("streamed_vectors", ops.ceil(columns * (s.vectors * s.per_width) - EPSILON))
+    body = vectors * k * rates.multiply_add * ops.most(rows, STREAMED_LOADS * passes)
+    sums = vectors * steps * rows * (STREAMED_SUMS * rates.multiply_add)
+    again = (passes - 1.0) * FLOAT * k * columns * rates.l2_byte
+    return body + sums + steps * passes * rates.tile_enter + again + stream
+
+
+def streamed_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
+    """0 for the streamed family where it cannot serve: k not contiguous in A, or a single step of it."""
+    return 1.0 - s.streamed * ops.where(k > s.tile_k, a_is_col, 1.0)

@@ -30,6 +30,8 @@ class Strategies:
     """1 for the dot family."""
     held: Value
     """1 for the held family."""
+    streamed: Value
+    """1 for the streamed family."""
     plain: Value
     """1 where an unpacked, untransposed B (of the turned product: A^T) is accepted."""
     transposed: Value

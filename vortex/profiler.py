@@ -82,8 +82,11 @@ class Profile:
         return SlopeTable(table)
 
 
-PASSES = 3
-"""Over all micro-kernels: what disturbs the repetitions of one depth, and so its slope, is over by the next."""
+PASSES, MOST_PASSES = 3, 12
+"""Over all micro-kernels, at least and at most: what disturbs the repetitions of one depth, and so its slope, is over
+by the next."""
+FASTER = 0.02
+"""Another pass follows one that found some micro-kernel faster by this share: the machine is disturbed."""
 REPETITIONS = 7
 CALL_SECONDS = 20e-6
 """Long enough for the clock's resolution, short enough that some repetition meets no interrupt."""
@@ -104,12 +107,17 @@ def measure(
     depths = {
         at: max(4 * short, min(256, inner // (4 * (at[0] + at[1] * lanes))) // isa.depth * isa.depth) for at in seen
     }
-    for _ in range(PASSES):
+    for number in range(MOST_PASSES):
+        gain = 0.0
         for (rows, vectors), times in seen.items():
             ideal = isa.step_cycles(rows, vectors) / spec.clock_hz
             for depth, found in zip((short, depths[rows, vectors]), times, strict=True):
                 calls = max(4, int(CALL_SECONDS / (ideal * depth)))
+                least = min(found, default=0.0)
                 found += timer.micro_kernel(0, rows, vectors, depth, calls, REPETITIONS)
+                gain = max(gain, least / min(found) - 1)
+        if number + 1 >= PASSES and gain < FASTER:
+            break
     kernels = []
     for (rows, vectors), times in seen.items():
         low, high = (min(found) for found in times)

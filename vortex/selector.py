@@ -181,6 +181,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         swap=column([g.swap for g in stage]),
         dot=column([g.dot for g in stage]),
         held=column([g.held for g in stage]),
+        streamed=column([g.streamed for g in stage]),
         plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
         prepacked=column([float(s.stage.held or (takes_packed(s) and panel == s.l0.n)) for s in strategies]),

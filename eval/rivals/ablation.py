@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from eval.compare import markdown
+from eval.link_table import hardware_of
 from eval.machine import aligned
 from eval.operands import Operands, check
 from eval.rivals.hidet import TILES, schedules
@@ -27,6 +28,9 @@ from eval.rivals.setting import Bench, Row, median_spread
 from eval.rivals.space import Program
 from eval.stats import geometric_mean
 from eval.suites import Case
+from vortex import operators
+from vortex.candidates import register_tiles
+from vortex.rkernel import decompose
 
 SOURCE = Path(__file__).with_name("ablation.c")
 WAYS = ("checks_everywhere", "global_padding", "loop_partitioning", "local_padding")
@@ -91,6 +95,12 @@ def compiled_calls(dynamic: Programs, operands: Operands) -> dict[str, Call]:
     return calls
 
 
+def tallest_of_two_vectors(gemm: Any) -> int:
+    """Rows of the register tile that ablation.c is written for."""
+    tiles, _ = register_tiles(decompose(operators.named(gemm.manifest.operator), hardware_of(gemm)))
+    return max(tile.m for tile in tiles if tile.n == 2 * gemm.manifest.lanes)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Every way on one shape."""
@@ -101,7 +111,7 @@ class Experiment:
         """Seconds of every way, compiled and by micro-kernels; results are checked first."""
         runner, space = self.bench.runner, self.bench.space(case)
         lanes = runner.vortex.manifest.lanes
-        tall = max(chain.l0.m for chain in space.chains if chain.l0.n == 2 * lanes)
+        tall = tallest_of_two_vectors(runner.vortex)
         calls = compiled_calls(Programs(tall, lanes), runner.workspace.operands(case, case.m, case.n))
         kernel = schedules(runner.vortex, space, TILES)[0]
         padded = Program(kernel, case.m, case.n, case.k)

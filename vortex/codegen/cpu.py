@@ -20,6 +20,7 @@ from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, 
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
+from vortex.codegen.cpu_streamed import emit_streamed, streamed_table
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
 from vortex.codegen.emission import Task
 from vortex.codegen.link import RUNTIME, link
@@ -34,7 +35,7 @@ from vortex.steps import PER
 
 SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "dot.c", "held.c",
-    "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
+    "streamed.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
@@ -63,6 +64,8 @@ class Parts:
     """Extents that every call has; others are refused."""
     held: tuple[int, int] | None
     """Rows and depth of the kernel of the held family."""
+    streamed: tuple[int, int, int] | None
+    """Rows, vectors and depth of the kernels of the streamed family."""
     finishing: tuple[tuple[int, int], ...]
     """Rows and vectors of the micro-kernels that have the store stage in them."""
 
@@ -145,6 +148,7 @@ def float_stages(parts: Parts) -> list[Task]:
         (_emit_stages, nests[half:]),
         *([(emit_dots, parts.dots)] if parts.dots else []),
         *([(partial(emit_held, parts.store), parts.held)] if parts.held else []),
+        *([(emit_streamed, parts.streamed)] if parts.streamed else []),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
     ]
 
@@ -230,7 +234,8 @@ def library_table(
 
 def float_table(parts: Parts) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    return [*held_table(parts.held, parts.store), *finish_table(parts.finishing), *nest_table(parts.nests)]
+    families = [*held_table(parts.held, parts.store), *streamed_table(parts.streamed)]
+    return [*families, *finish_table(parts.finishing), *nest_table(parts.nests)]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

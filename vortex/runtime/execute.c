@@ -123,8 +123,9 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
               .grid_n = plan->grid_n, .splits = plan->splits};
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = quotient_up(work.call.n, width);
-  work.nest = s->held ? vx_held_nest
-                      : vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
+  work.nest = s->held       ? vx_held_nest
+              : s->streamed ? vx_streamed_nest
+                            : vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
   work.rows_per_task = quotient_up(work.call.m, plan->grid_m);

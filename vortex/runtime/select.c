@@ -95,6 +95,7 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_serves(call);
   if (s->held) return !call->transpose_a && !call->transpose_b;
+  if (s->streamed) return !call->transpose_a && !call->transpose_b && !call->packed && call->k > s->tile_k;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
   if (VX_WORDS && !call->packed) return s->pack_b != 0;
   return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;

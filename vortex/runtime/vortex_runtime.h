@@ -35,6 +35,7 @@ typedef struct {
   int64_t swap; /* computes C^T = B^T A^T and stores it transposed */
   int64_t dot;  /* vectors run along k; nothing above applies */
   int64_t held; /* B stays in registers, `tile_k` steps of k of one vector; `tile_m` rows pass before the next vector */
+  int64_t streamed; /* `tile_k` rows of B at a time pass `rows` rows of C */
 } vx_strategy;
 
 /* What the selector writes: the strategy and how L2 cuts each product of a batch: the output into `grid_m` x `grid_n` blocks, and k
@@ -178,6 +179,16 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
                      const vx_store *store, int32_t finish);
+
+/* The kernels of the streamed family by rows, 0 where there is none; and streamed.c's nest around them. */
+#define VX_STREAMED_MOST 8
+typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t ldb,
+                               int64_t ldc, int32_t accumulate);
+extern const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST];
+int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
+                         int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
+                         int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
+                         const vx_store *store, int32_t finish);
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16

@@ -1,0 +1,144 @@
+"""L0 of the streamed family on CPUs: whole rows of B stream past a few rows of C, a few rows of B at a time.
+
+It serves products of few rows by a B that comes from memory as it lies. Down a panel of B, which is what a register
+tile walks, every row is another page, and hardware that follows streams is left behind. An element of C is the same
+chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from vortex.candidates import Strategy
+from vortex.codegen.cpu_tile import fetch, masked_load, masked_store
+from vortex.codegen.lower import compile_object, cpu_target
+
+AHEAD = 256
+"""Elements that each row of B is asked for ahead."""
+
+
+def streamed_symbol(rows: int) -> str:
+    return f"vortex_streamed_{rows}"
+
+
+def streamed_tile(strategies: Sequence[Strategy], lanes: int) -> tuple[int, int, int] | None:
+    """Rows, vectors and depth of the kernels of the streamed family, if it is among the strategies."""
+    return next(((s.l0.m, s.vectors(lanes), s.l0.k) for s in strategies if s.stage.streamed), None)
+
+
+def emit_streamed(tile: tuple[int, int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    most, vectors, depth = tile
+    kernels = [streamed_kernel(rows, vectors, depth, lanes) for rows in range(1, most + 1)]
+    compile_object(kernels, cpu_target(llvm_cpu), path)
+
+
+def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
+    """C source that hands the kernels to `runtime/streamed.c`, by rows."""
+    symbols = [streamed_symbol(rows) for rows in range(1, tile[0] + 1)] if tile else []
+    signature = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t"
+    return [
+        *(f"extern int32_t {symbol}({signature});" for symbol in symbols),
+        f"const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST] = {{{', '.join(['0', *symbols])}}};",
+    ]
+
+
+def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.PrimFunc:
+    """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns], k of at most `depth`.
+
+    `symbol(a, b, c, columns, k, lda, ldb, ldc, accumulate)`: strides in elements; C is read only if `accumulate` is not
+    0. Columns are taken `vectors` vectors at a time, the last of them under a mask.
+    """
+    width = vectors * lanes
+
+    def place(i: int, v: int) -> list[Any]:
+        return [T.ramp((i * vectors + v) * lanes, 1, lanes)]
+
+    @T.inline
+    def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
+        for i, v in T.grid(rows, vectors):
+            if accumulate != 0:
+                acc[T.ramp((i * vectors + v) * lanes, 1, lanes)] = C[i, T.ramp(first + v * lanes, 1, lanes)]
+            else:
+                acc[T.ramp((i * vectors + v) * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+
+    def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any) -> None:
+        for v in range(vectors):
+            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + AHEAD]), cache=2))
+            T.buffer_store(line, B[k, T.ramp(first + v * lanes, 1, lanes)], [T.ramp(v * lanes, 1, lanes)])
+        for i in range(rows):
+            for v in range(vectors):
+                loaded = line[T.ramp(v * lanes, 1, lanes)]
+                T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), loaded, acc[place(i, v)[0]]), place(i, v))
+
+    def whole(A: Any, B: Any, acc: Any, line: Any, first: Any) -> None:
+        for k in range(depth):
+            step(A, B, acc, line, first, k)
+
+    @T.inline
+    def finish(C: Any, acc: Any, first: Any) -> None:
+        for i, v in T.grid(rows, vectors):
+            C[i, T.ramp(first + v * lanes, 1, lanes)] = acc[T.ramp((i * vectors + v) * lanes, 1, lanes)]
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        columns: T.int64,
+        k: T.int64,
+        lda: T.int64,
+        ldb: T.int64,
+        ldc: T.int64,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": streamed_symbol(rows), "tirx.noalias": True})
+        A = T.match_buffer(a, (rows, k), "float32", align=4, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (k, columns), "float32", align=4, strides=[ldb, T.int64(1)])
+        C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
+        with T.sblock("root"):
+            acc = T.sblock_alloc_buffer((rows * width,), "float32", scope="local")
+            line = T.sblock_alloc_buffer((width,), "float32", scope="local")
+            blocks: T.let[T.int64] = T.truncdiv(columns, width)
+            if k == depth:
+                for block in T.serial(blocks):
+                    begin(C, acc, block * width, accumulate)
+                    whole(A, B, acc, line, block * width)
+                    finish(C, acc, block * width)
+            else:
+                for block in T.serial(blocks):
+                    begin(C, acc, block * width, accumulate)
+                    for p in T.serial(k):
+                        step(A, B, acc, line, block * width, p)
+                    finish(C, acc, block * width)
+            for v in T.serial(T.truncdiv(columns - blocks * width + lanes - 1, lanes)):
+                first: T.let[T.int64] = blocks * width + v * lanes
+                inside: T.let[T.int32] = T.Cast("int32", columns - first)
+                for i in T.serial(rows):
+                    if accumulate != 0:
+                        acc[T.ramp(0, 1, lanes)] = masked_load(
+                            T.address_of(C[i, first]), T.ramp(0, 1, lanes) < T.broadcast(inside, lanes), lanes
+                        )
+                    else:
+                        acc[T.ramp(0, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                    for p in T.serial(k):
+                        acc[T.ramp(0, 1, lanes)] = T.fma(
+                            T.broadcast(A[i, p], lanes),
+                            masked_load(
+                                T.address_of(B[p, first]), T.ramp(0, 1, lanes) < T.broadcast(inside, lanes), lanes
+                            ),
+                            acc[T.ramp(0, 1, lanes)],
+                        )
+                    T.evaluate(
+                        masked_store(
+                            acc[T.ramp(0, 1, lanes)],
+                            T.address_of(C[i, first]),
+                            T.ramp(0, 1, lanes) < T.broadcast(inside, lanes),
+                        )
+                    )
+
+    return kernel

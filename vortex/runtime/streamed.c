@@ -1,0 +1,19 @@
+/* L1 of the streamed family: whole rows of B past all rows of C, which pass through L1 once for each few rows of B. */
+#include "vortex_runtime.h"
+
+int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
+                         int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
+                         int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
+                         const vx_store *store, int32_t finish) {
+  (void)scratch_a, (void)scratch_b, (void)panel, (void)panel_stride, (void)tile_m, (void)tile_n, (void)vectors;
+  int64_t p = 0;
+  do {
+    int64_t depth = smaller(tile_k, k - p);
+    for (int64_t i = 0; i < m; i += rows)
+      vx_streamed_tiles[smaller(rows, m - i)](a + i * lda + p, b + p * ldb + first, c + i * ldc + first, end - first, depth, lda, ldb, ldc,
+                                              accumulate || p);
+    p += depth;
+  } while (p < k);
+  if (finish) vortex_store(store, c + first, ldc, 0, first, m, end - first);
+  return 0;
+}
