@@ -184,7 +184,7 @@ class Effects:
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float = 0.0014
     """and which is seen even so;"""
-    short_runs: float = 0.7
+    short_runs: float = 0.44
     """how much longer than one stream its bytes take;"""
     covered: float = 0.37
     """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
