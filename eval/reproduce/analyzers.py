@@ -75,9 +75,12 @@ class Configuration:
 def l1_shape(strategy: Strategy) -> tuple[int, int, int]:
     """One tile of L1 as a product of its own.
 
-    Turned over and as dot products run only products with as few columns as their register tile has rows, or columns.
+    Turned over and as dot products run only products with as few columns as their register tile has rows, or columns;
+    rows of B stream past a few rows of C for several steps of k.
     """
     m, n, k = (min(extent, MOST_EXTENT) for extent in (strategy.l1.m, strategy.l1.n, strategy.l1.k))
+    if strategy.stage.streamed:
+        return strategy.l0.m, n, MOST_EXTENT
     if strategy.stage.swap:
         return n, strategy.l0.m, k
     return (m, strategy.l0.n, k) if strategy.stage.dot else (m, n, k)
