@@ -9,7 +9,7 @@
 
 /* Elements: a cache line, and how far to ask ahead along a row that is too long to ask for the next one. */
 #define LINE (64 / VX_ITEM)
-#define AHEAD (8 * 1024 / VX_ITEM)
+#define AHEAD (16 * 1024 / VX_ITEM)
 /* Tiles whose sums a store stage finishes together. */
 #define TILES 8
 /* The longest tile, in elements, that is asked for while the one before it is read: L2 has room for both. */
