@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from vortex import operators
-from vortex.axes import fixed
 from vortex.candidates import Strategy, sieve
-from vortex.codegen.cpu import STAGES, Parts, emit_library, product_tasks
-from vortex.codegen.cpu_dot import dot_shapes
-from vortex.codegen.cpu_finish import finishing_shapes
-from vortex.codegen.cpu_held import held_tile
+from vortex.codegen.cpu import STAGES, emit_library, parts_of, product_tasks
 from vortex.codegen.cpu_kernels import LAYOUTS
-from vortex.codegen.cpu_streamed import streamed_tile
 from vortex.codegen.emission import Emission
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.library import Library
-from vortex.operators import prologue_of, rebuilt, store_of
+from vortex.operators import rebuilt
 from vortex.rkernel import decompose
 
 
@@ -52,11 +47,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     operator = rebuilt(manifest.operator, manifest.settings)
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
-    dots = dot_shapes(hardware.instruction(manifest.dtype).registers, strategies)
-    held, store = held_tile(strategies), store_of(operator)
-    finishing = finishing_shapes(shapes, store)
-    streamed = streamed_tile(strategies, manifest.lanes)
-    parts = Parts(LAYOUTS, STAGES, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
+    registers = hardware.instruction(manifest.dtype).registers
+    parts = parts_of(operator, strategies, shapes, LAYOUTS, STAGES, registers, manifest.lanes)
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)

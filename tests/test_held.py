@@ -4,26 +4,18 @@ from itertools import accumulate, product
 
 import numpy as np
 import pytest
+from families import assert_bits_of_outer_products, keeps_or_skips, plans_of
 from test_gemm import integers, reals
 
 from vortex.candidates import held_strategies, longest_run
 from vortex.codegen.cpu_held import runs
 from vortex.launcher import GemmKernel
-from vortex.selector import LaunchPlan, OperandB, Shape
-
-
-def plans_of(gemm: GemmKernel, m: int, n: int, k: int, packed: bool) -> tuple[list[LaunchPlan], LaunchPlan]:
-    """The plans of the held family on every grid, and one of the outer products."""
-    found = [plan for plan in gemm.plans(m, n, k, threads=2, packed=packed) if not plan.regions]
-    held = [plan for plan in found if plan.strategy.stage.held]
-    return held, next(plan for plan in found if plan.strategy.stage.tiled)
+from vortex.selector import OperandB, Shape
 
 
 @pytest.fixture(scope="module")
 def held_gemm(gemm: GemmKernel) -> GemmKernel:
-    if not any(strategy.stage.held for strategy in gemm.strategies):
-        pytest.skip("the analyzer kept no held strategy on this machine")
-    return gemm
+    return keeps_or_skips(gemm, "held")
 
 
 @pytest.mark.parametrize("registers", [8, 16, 32])
@@ -51,16 +43,7 @@ def test_every_short_k_has_the_bits_of_outer_products(held_gemm: GemmKernel, pac
     """Two steps of k at L1 among them; heights that leave rows over, widths that leave lanes empty; panels of B."""
     shapes = [(13, 101), (300, 230)] if packed else [(1, 5), (13, 16), (300, 21)]
     for k, (m, n) in product(range(1, 51), shapes):
-        a, b = reals(m, k), reals(k, n)
-        right = held_gemm.pack(b) if packed else b
-        held, outer = plans_of(held_gemm, m, n, k, packed)
-        assert held
-        expected = np.full((m, n), np.nan, np.float32)
-        held_gemm.run(outer, a, right, expected)
-        for plan in held:
-            out = np.full((m, n), np.nan, np.float32)
-            held_gemm.run(plan, a, right, out)
-            assert np.array_equal(out, expected), (m, n, k, plan)
+        assert_bits_of_outer_products(held_gemm, "held", reals(m, k), reals(k, n), packed=packed)
 
 
 def test_it_adds_to_what_is_there(held_gemm: GemmKernel) -> None:
@@ -75,7 +58,7 @@ def test_it_adds_to_what_is_there(held_gemm: GemmKernel) -> None:
 def test_many_columns_and_strides(held_gemm: GemmKernel) -> None:
     m, n, k = 37, 200, 9
     a, b, wide = integers(m, k + 5)[:, :k], integers(k, n + 3)[:, :n], np.full((m, n + 7), 5, np.float32)
-    for plan in plans_of(held_gemm, m, n, k, False)[0]:
+    for plan in plans_of(held_gemm, "held", m, n, k)[0]:
         held_gemm.run(plan, a, b, wide[:, :n])
         assert np.array_equal(wide[:, :n], a @ b) and (wide[:, n:] == 5).all()
 
@@ -84,7 +67,7 @@ def test_no_other_infinity_or_nan_reaches_an_element(held_gemm: GemmKernel) -> N
     """Registers for steps that k does not have, and lanes past the last column, take no part."""
     a, b = integers(11, 6), integers(6, 7)
     a[3, 2], b[4, 5] = np.inf, np.nan
-    for plan in plans_of(held_gemm, 11, 7, 6, False)[0]:
+    for plan in plans_of(held_gemm, "held", 11, 7, 6)[0]:
         out = np.zeros((11, 7), np.float32)
         held_gemm.run(plan, a, b, out)
         with np.errstate(invalid="ignore"):

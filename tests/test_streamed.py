@@ -4,50 +4,34 @@ from itertools import product
 
 import numpy as np
 import pytest
+from families import assert_bits_of_outer_products, keeps_or_skips, plans_of
 from test_gemm import integers, reals
 
 import vortex
 from vortex import operators as ops
 from vortex.candidates import STREAMED_ROWS, STREAMS
 from vortex.launcher import GemmKernel
-from vortex.selector import LaunchPlan, OperandB, Shape
+from vortex.selector import OperandB, Shape
 
 LARGE = (1, 8192, 8192)
 
 
 @pytest.fixture(scope="module")
 def streamed_gemm(gemm: GemmKernel) -> GemmKernel:
-    if not any(strategy.stage.streamed for strategy in gemm.strategies):
-        pytest.skip("the analyzer kept no streamed strategy on this machine")
-    return gemm
-
-
-def plans_of(gemm: GemmKernel, m: int, n: int, k: int) -> tuple[list[LaunchPlan], LaunchPlan]:
-    """The plans of the streamed family on every grid, and one of the outer products."""
-    found = [plan for plan in gemm.plans(m, n, k, threads=2) if not plan.regions]
-    streamed = [plan for plan in found if plan.strategy.stage.streamed]
-    return streamed, next(plan for plan in found if plan.strategy.stage.tiled)
+    return keeps_or_skips(gemm, "streamed")
 
 
 @pytest.mark.parametrize("m", range(1, 2 * STREAMED_ROWS + 2))
 def test_bits_are_those_of_outer_products(streamed_gemm: GemmKernel, m: int) -> None:
     """Depths that leave rows of B over, widths that leave vectors and lanes empty, more rows than pass at once."""
     for n, k in product((1, 15, 16, 31, 33, 95, 640), (STREAMS + 1, 2 * STREAMS, 61, 200)):
-        a, b = reals(m, k), reals(k, n)
-        streamed, outer = plans_of(streamed_gemm, m, n, k)
-        assert streamed
-        expected = np.full((m, n), np.nan, np.float32)
-        streamed_gemm.run(outer, a, b, expected)
-        for plan in streamed:
-            out = np.full((m, n), np.nan, np.float32)
-            streamed_gemm.run(plan, a, b, out)
-            assert np.array_equal(out, expected), (m, n, k, plan)
+        assert_bits_of_outer_products(streamed_gemm, "streamed", reals(m, k), reals(k, n))
 
 
 def test_it_leaves_what_lies_between(streamed_gemm: GemmKernel) -> None:
     m, n, k = 3, 203, 77
     a, b = integers(m, k + 5)[:, :k], integers(k, n + 3)[:, :n]
-    for plan in plans_of(streamed_gemm, m, n, k)[0]:
+    for plan in plans_of(streamed_gemm, "streamed", m, n, k)[0]:
         wide = np.full((m, n + 7), 5, np.float32)
         streamed_gemm.run(plan, a, b, wide[:, :n])
         assert np.array_equal(wide[:, :n], a @ b) and (wide[:, n:] == 5).all()
@@ -67,7 +51,7 @@ def test_it_adds_to_what_is_there(streamed_gemm: GemmKernel, threads: int) -> No
 def test_no_other_infinity_or_nan_reaches_an_element(streamed_gemm: GemmKernel) -> None:
     a, b = integers(2, 19), integers(19, 37)
     a[1, 17], b[4, 36] = np.inf, np.nan
-    for plan in plans_of(streamed_gemm, 2, 37, 19)[0]:
+    for plan in plans_of(streamed_gemm, "streamed", 2, 37, 19)[0]:
         out = np.zeros((2, 37), np.float32)
         streamed_gemm.run(plan, a, b, out)
         with np.errstate(invalid="ignore"):
@@ -75,13 +59,11 @@ def test_no_other_infinity_or_nan_reaches_an_element(streamed_gemm: GemmKernel) 
 
 
 def test_a_chain_follows_its_last_step() -> None:
-    fused = vortex.compile(ops.Gemm(epilogue=ops.bias() >> ops.relu()), hw="native")
+    operator = ops.Gemm(epilogue=ops.bias() >> ops.relu())
+    fused = keeps_or_skips(vortex.compile(operator, hw="native"), "streamed")
     m, n, k = 3, 133, 45
     a, b, bias = integers(m, k), integers(k, n), integers(1, n)[0]
-    plans = [plan for plan in fused.plans(m, n, k, threads=2) if plan.strategy.stage.streamed]
-    if not plans:
-        pytest.skip("the analyzer kept no streamed strategy on this machine")
-    for plan in plans:
+    for plan in plans_of(fused, "streamed", m, n, k)[0]:
         out = np.full((m, n), np.nan, np.float32)
         fused.run(plan, a, b, out, bias=bias)
         assert np.array_equal(out, np.maximum(a @ b + bias, 0))
@@ -100,7 +82,7 @@ def test_what_it_reads_as_it_lies_alone(streamed_gemm: GemmKernel) -> None:
     others = [Shape(*LARGE, kind) for kind in (OperandB.TRANSPOSED, OperandB.PACKED)]
     others += [Shape(*LARGE, OperandB.PLAIN, a_is_col=True), Shape(1, 8192, STREAMS, OperandB.PLAIN)]
     assert not any(selector.select(shape, 1).strategy.stage.streamed for shape in others)
-    plan = next(plan for plan in plans_of(streamed_gemm, 1, 300, 90)[0] if plan.workers == 1)
+    plan = next(plan for plan in plans_of(streamed_gemm, "streamed", 1, 300, 90)[0] if plan.workers == 1)
     with pytest.raises(ValueError, match="given plan"):
         streamed_gemm.run(plan, integers(1, 90), integers(300, 90), np.zeros((1, 300), np.float32), transpose_b=True)
     with pytest.raises(ValueError, match="given plan"):

@@ -10,22 +10,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from vortex.analyzer import FILTERS, analyze
-from vortex.axes import extents, fixed
+from vortex.axes import extents
 from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
-from vortex.codegen.cpu import Addition, Parts, emit_library, load_stages, product_tasks
-from vortex.codegen.cpu_dot import dot_shapes
-from vortex.codegen.cpu_finish import finishing_shapes
-from vortex.codegen.cpu_held import held_tile
+from vortex.codegen.cpu import Addition, emit_library, load_stages, parts_of, product_tasks
 from vortex.codegen.cpu_kernels import LAYOUTS
-from vortex.codegen.cpu_streamed import streamed_tile
 from vortex.codegen.emission import Emission
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.errors import DtypeError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Conv2d, Operator, prologue_of, settings, store_of
+from vortex.operators import Conv2d, Operator, settings
 from vortex.profiler import acquire, rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector
@@ -72,13 +68,10 @@ def compile(
     shapes = sorted(called | tiles_called(isa.registers) if conv else called)
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
-    dots = dot_shapes(isa.registers, found.strategies)
-    nests, prologue, store = load_stages(found.strategies, layouts), prologue_of(operator), store_of(operator)
-    held, finishing = held_tile(found.strategies), finishing_shapes(shapes, store)
-    streamed = streamed_tile(found.strategies, lanes)
-    parts = Parts(layouts, nests, dots, store, prologue, fixed(operator), held, streamed, finishing)
+    nests = load_stages(found.strategies, layouts)
+    parts = parts_of(operator, found.strategies, shapes, layouts, nests, isa.registers, lanes)
 
-    if words and prologue:
+    if words and parts.prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
     tasks = product_tasks(shapes, parts, words)
     with Emission(lanes, hardware.llvm_cpu, folder, workers) as emission:

@@ -7,20 +7,22 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import tirx
 
+from vortex.axes import fixed
 from vortex.candidates import Strategy
-from vortex.codegen.cpu_dot import dot_table, emit_dots
-from vortex.codegen.cpu_finish import EXTRAS, finish_table
-from vortex.codegen.cpu_held import emit_held, held_table
+from vortex.codegen.cpu_dot import dot_shapes, dot_table, emit_dots
+from vortex.codegen.cpu_finish import EXTRAS, finish_table, finishing_shapes
+from vortex.codegen.cpu_held import emit_held, held_table, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
-from vortex.codegen.cpu_streamed import emit_streamed, streamed_table
+from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
 from vortex.codegen.emission import Task
 from vortex.codegen.link import RUNTIME, link
@@ -29,6 +31,7 @@ from vortex.codegen.selector import costs, padded_columns
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
+from vortex.operators import prologue_of, store_of
 from vortex.problem import Strategies
 from vortex.selector import Array, Selector, columns_of
 from vortex.steps import PER
@@ -68,6 +71,16 @@ class Parts:
     """Rows, vectors and depth of the kernels of the streamed family."""
     finishing: tuple[tuple[int, int], ...]
     """Rows and vectors of the micro-kernels that have the store stage in them."""
+
+
+def parts_of(
+    operator: Any, strategies: Sequence[Strategy], shapes: Sequence[tuple[int, int]], layouts: Sequence[str],
+    nests: tuple[LoadStage, ...], registers: int, lanes: int,
+) -> Parts:  # fmt: skip
+    """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`."""
+    dots, store = dot_shapes(registers, strategies), store_of(operator)
+    held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
+    return Parts(layouts, nests, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
 
 
 def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:

@@ -8,6 +8,7 @@ chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +56,27 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
     """
     width = vectors * lanes
 
-    def place(i: int, v: int) -> list[Any]:
-        return [T.ramp((i * vectors + v) * lanes, 1, lanes)]
+    def vector(first: Any) -> Any:
+        return T.ramp(first, 1, lanes)
+
+    def inside(count: Any) -> Any:
+        return vector(0) < T.broadcast(count, lanes)
 
     @T.inline
     def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
         for i, v in T.grid(rows, vectors):
             if accumulate != 0:
-                acc[T.ramp((i * vectors + v) * lanes, 1, lanes)] = C[i, T.ramp(first + v * lanes, 1, lanes)]
+                acc[vector((i * vectors + v) * lanes)] = C[i, vector(first + v * lanes)]
             else:
-                acc[T.ramp((i * vectors + v) * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                acc[vector((i * vectors + v) * lanes)] = T.broadcast(T.float32(0), lanes)
 
     def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any) -> None:
         for v in range(vectors):
             T.evaluate(fetch(T.address_of(B[k, first + v * lanes + AHEAD]), cache=2))
-            T.buffer_store(line, B[k, T.ramp(first + v * lanes, 1, lanes)], [T.ramp(v * lanes, 1, lanes)])
-        for i in range(rows):
-            for v in range(vectors):
-                loaded = line[T.ramp(v * lanes, 1, lanes)]
-                T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), loaded, acc[place(i, v)[0]]), place(i, v))
+            T.buffer_store(line, B[k, vector(first + v * lanes)], [vector(v * lanes)])
+        for i, v in product(range(rows), range(vectors)):
+            at = vector((i * vectors + v) * lanes)
+            T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), line[vector(v * lanes)], acc[at]), [at])
 
     def whole(A: Any, B: Any, acc: Any, line: Any, first: Any) -> None:
         for k in range(depth):
@@ -82,7 +85,19 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
     @T.inline
     def finish(C: Any, acc: Any, first: Any) -> None:
         for i, v in T.grid(rows, vectors):
-            C[i, T.ramp(first + v * lanes, 1, lanes)] = acc[T.ramp((i * vectors + v) * lanes, 1, lanes)]
+            C[i, vector(first + v * lanes)] = acc[vector((i * vectors + v) * lanes)]
+
+    @T.inline
+    def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, accumulate: Any) -> None:
+        """`count` elements of a row of C, fewer than a vector has or as many."""
+        if accumulate != 0:
+            acc[vector(0)] = masked_load(T.address_of(C[i, first]), inside(count), lanes)
+        else:
+            acc[vector(0)] = T.broadcast(T.float32(0), lanes)
+        for p in T.serial(k):
+            loaded = masked_load(T.address_of(B[p, first]), inside(count), lanes)
+            acc[vector(0)] = T.fma(T.broadcast(A[i, p], lanes), loaded, acc[vector(0)])
+        T.evaluate(masked_store(acc[vector(0)], T.address_of(C[i, first]), inside(count)))
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -117,28 +132,7 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
                     finish(C, acc, block * width)
             for v in T.serial(T.truncdiv(columns - blocks * width + lanes - 1, lanes)):
                 first: T.let[T.int64] = blocks * width + v * lanes
-                inside: T.let[T.int32] = T.Cast("int32", columns - first)
                 for i in T.serial(rows):
-                    if accumulate != 0:
-                        acc[T.ramp(0, 1, lanes)] = masked_load(
-                            T.address_of(C[i, first]), T.ramp(0, 1, lanes) < T.broadcast(inside, lanes), lanes
-                        )
-                    else:
-                        acc[T.ramp(0, 1, lanes)] = T.broadcast(T.float32(0), lanes)
-                    for p in T.serial(k):
-                        acc[T.ramp(0, 1, lanes)] = T.fma(
-                            T.broadcast(A[i, p], lanes),
-                            masked_load(
-                                T.address_of(B[p, first]), T.ramp(0, 1, lanes) < T.broadcast(inside, lanes), lanes
-                            ),
-                            acc[T.ramp(0, 1, lanes)],
-                        )
-                    T.evaluate(
-                        masked_store(
-                            acc[T.ramp(0, 1, lanes)],
-                            T.address_of(C[i, first]),
-                            T.ramp(0, 1, lanes) < T.broadcast(inside, lanes),
-                        )
-                    )
+                    rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), accumulate)
 
     return kernel

@@ -113,20 +113,17 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
 }
 
 /* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
-static int keeps(int64_t columns) {
-  int64_t width = tile_of(columns);
-  return width > vx_dot_rows[width];
-}
+static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
 
 /* As much of k at a time as L1 keeps of a tile of columns. */
 static int64_t piece_of(const vx_dotted *work, int64_t depth) {
-  int64_t most = vx_dot_bytes / VX_ITEM / tile_of(work->columns);
-  return rounded(keeps(work->columns) ? quotient_up(depth, larger(quotient_up(depth, most), 1)) : depth, LINE);
+  int64_t most = vx_dot_bytes / VX_ITEM / work->width;
+  return rounded(keeps(work) ? quotient_up(depth, larger(quotient_up(depth, most), 1)) : depth, LINE);
 }
 
 /* The rows `row` to `end`, after which come those to `last`. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
-  int64_t width = tile_of(work->columns), tallest = vx_dot_rows[width], tiles = quotient_up(work->columns, width);
+  int64_t width = work->width, tallest = vx_dot_rows[width], tiles = quotient_up(work->columns, width);
   int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
   int64_t chunk = again ? larger(KEPT / (depth + 1) / tallest * tallest, tallest) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
@@ -161,7 +158,7 @@ void vx_run_dots(void *context, int64_t index) {
     return;
   }
   float apart[TILES * 8 * VX_DOT_SHORT];
-  int64_t chunk = TILES * vx_dot_rows[tile_of(work->columns)];
+  int64_t chunk = TILES * vx_dot_rows[work->width];
   vx_store store = vx_store_of(work->call);
   if (vx_apart) {
     row_stride = work->over_b ? 1 : work->columns;
@@ -216,12 +213,13 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.rows = over_b ? call->n : call->m;
   work.y = over_b ? call->a : call->b;
   work.ldy = over_b ? call->lda : call->ldb;
+  work.width = tile_of(work.columns);
   take_bytes(&work);
   int turned = TURNS && !call->transpose_b && !(call->n == 1 && call->ldb == 1);
-  int reread = keeps(work.columns) && work.rows >= vx_dot_passes * work.columns;
+  int reread = keeps(&work) && work.rows >= vx_dot_passes * work.columns;
   int64_t line = turned || reread ? line_of(&work, plan) : 0;
   if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
-  int64_t tallest = vx_dot_rows[tile_of(work.columns)];
+  int64_t tallest = vx_dot_rows[work.width];
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest);
   *prepared = work;
   return 0;

@@ -147,10 +147,11 @@ void vortex_conv_costs(const float *strategies, const float *slopes, float *tota
                        float taps, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
                        float active);
 
-typedef int32_t (*vx_nest)(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
-                           int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
-                           int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
-                           int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish);
+typedef int32_t vx_nest_function(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
+                                 int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
+                                 int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
+                                 int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish);
+typedef vx_nest_function *vx_nest;
 
 /* Generated with the library: the strategies and the L1 nests by [A is col][rows first][A copied][B: none, copy, transpose]. */
 extern const vx_strategy vx_strategies[];
@@ -175,20 +176,14 @@ typedef int32_t (*vx_finish)(const float *a, const float *b, void *out, int64_t 
                              int64_t stride1, const void *x2, int64_t stride2, const void *x3, int64_t stride3);
 extern const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST];
 extern const int32_t vx_finishes; /* whether there are any */
-int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
-                     int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
-                     int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
-                     const vx_store *store, int32_t finish);
+vx_nest_function vx_held_nest;
 
 /* The kernels of the streamed family by rows, 0 where there is none; and streamed.c's nest around them. */
 #define VX_STREAMED_MOST 8
 typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t ldb,
                                int64_t ldc, int32_t accumulate);
 extern const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST];
-int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
-                         int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
-                         int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
-                         const vx_store *store, int32_t finish);
+vx_nest_function vx_streamed_nest;
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
