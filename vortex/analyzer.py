@@ -3,7 +3,7 @@
 The cost model is evaluated over the domain of all shapes, sampled where it can bend: a logarithmic lattice of m, n and
 k. First, under every L0 tile, only L1 tiles that are the best somewhere survive. Then strategies are added one by one,
 each time the one that lowers the mean predicted loss against the best of all candidates the most, until nobody in the
-domain would miss much.
+domain would miss much. What the families beside the register tiles are there for has its place first.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ CLOSE_FILTERS = 0.01
 widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
+FAMILY_GAIN = 1.1
+"""A family that is predicted so much faster than every register tile, for any shape of the domain, has its place: the
+shapes it is there for are few (a row by a large matrix), and the mean may not miss them."""
 BLOCK = 16_384
 """Prices at once: the fifty arrays of that many that the cost passes through stay in a core's L2."""
 MOST_WORK = 1 << 37
@@ -93,11 +96,21 @@ def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strateg
     return [selector.strategies[index] for index in sorted(kept)]
 
 
-def cover(loss: Array, weights: Array, most: int) -> list[int]:
-    """Greedy choice of columns so that the weighted mean over rows of log(least chosen loss) falls fastest."""
+def families(strategies: Sequence[Strategy], loss: Array) -> list[int]:
+    """The columns of `loss` that no register tile comes near somewhere."""
+    tiled = np.array([strategy.stage.tiled for strategy in strategies])
+    if tiled.all() or not tiled.any():
+        return []
+    rival = loss[:, tiled].min(axis=1)
+    return [int(i) for i in np.flatnonzero(~tiled) if (rival >= FAMILY_GAIN * loss[:, i]).any()]
+
+
+def cover(loss: Array, weights: Array, most: int, first: Sequence[int] = ()) -> list[int]:
+    """Greedy choice of columns so that the weighted mean over rows of log(least chosen loss) falls fastest, after the
+    `first` ones."""
     logs = np.log(loss)
-    current = np.full(len(logs), np.log(np.float32(1e3)), np.float32)
-    chosen: list[int] = []
+    chosen = list(first)
+    current = np.min(logs[:, chosen], axis=1, initial=np.log(np.float32(1e3)))
     while len(chosen) < most:
         means = np.average(np.minimum(current[:, None], logs), axis=0, weights=weights)
         best = int(np.argmin(means))
@@ -178,5 +191,5 @@ def analyze(
     if threads > 1:
         loss = np.concatenate([loss, losses(narrow, over.shapes, threads)])
         weights = np.concatenate([weights, weights])
-    chosen = cover(loss, weights, most)
+    chosen = cover(loss, weights, most, families(finalists, loss))
     return tuple(finalists[index] for index in sorted(chosen)), panel
