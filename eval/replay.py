@@ -15,8 +15,9 @@ import numpy as np
 from eval.records import Line
 from vortex.candidates import Stage, Strategy, Tile
 from vortex.hardware import spec_from
+from vortex.plans import Grid
 from vortex.profiler import Profile, rates
-from vortex.selector import Grid, Selector
+from vortex.selector import Selector
 from vortex.shapes import shape_of
 
 PICOSECONDS = 1e12

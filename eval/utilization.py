@@ -24,8 +24,8 @@ from eval.plans import deed
 from eval.races import time_plans
 from vortex import operators
 from vortex.candidates import Strategy, Tile, buffer_bytes, registers_needed, sieve
+from vortex.plans import Shape
 from vortex.rkernel import decompose
-from vortex.selector import Shape
 from vortex.specs import what_if
 
 OVERFILLED = 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vortex.launcher import GemmKernel
-from vortex.selector import LaunchPlan
+from vortex.plans import LaunchPlan
 
 
 def keeps_or_skips(gemm: GemmKernel, family: str) -> GemmKernel:

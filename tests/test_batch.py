@@ -19,8 +19,8 @@ from vortex.grouped_launcher import GroupedGemmKernel, alike_groups
 from vortex.library import Library, read, write
 from vortex.operators import BatchGemm, Gemm, GroupedGemm, compiled_as
 from vortex.operators import settings as fields_of
+from vortex.plans import Grid, OperandB, Shape
 from vortex.rkernel import Loop, decompose
-from vortex.selector import Grid, OperandB, Shape
 from vortex.specs import load_spec
 from vortex.targets import target
 

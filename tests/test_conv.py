@@ -24,7 +24,8 @@ from vortex.conv_launcher import ConvKernel
 from vortex.conv_selector import ConvPlan, ConvSelector, family_of, staged, strategies, taps_seen
 from vortex.convolution import ConvShape, window
 from vortex.library import Library
-from vortex.selector import Grid, NumpyArithmetic, grids
+from vortex.plans import Grid, grids
+from vortex.selector import NumpyArithmetic
 
 SHAPES = 20_000
 

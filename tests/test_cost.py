@@ -11,7 +11,7 @@ from priced import found, selector
 
 from vortex.candidates import dot_tiles
 from vortex.cost import NEVER
-from vortex.selector import Grid, OperandB, Shape
+from vortex.plans import Grid, OperandB, Shape
 from vortex.specs import cpus, load_spec
 
 SPECS = st.sampled_from([spec.name for spec in cpus()])

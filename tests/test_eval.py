@@ -40,7 +40,7 @@ from eval.stats import Timing
 from eval.suites import Case
 from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
 from vortex.launcher import GemmKernel
-from vortex.selector import Grid, LaunchPlan
+from vortex.plans import Grid, LaunchPlan
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 LIMITS = Limits(

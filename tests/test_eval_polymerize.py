@@ -10,7 +10,7 @@ from eval import polymerize
 from eval.suites import Case
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.launcher import GemmKernel
-from vortex.selector import Grid, LaunchPlan
+from vortex.plans import Grid, LaunchPlan
 
 
 def plan(rows: int, columns: int, grid: Grid, swap: bool = False) -> LaunchPlan:

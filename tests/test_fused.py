@@ -16,7 +16,7 @@ import vortex
 from vortex import DtypeError, OperandError, ShapeError, UnknownNameError
 from vortex import operators as ops
 from vortex.fused import FusedGemm
-from vortex.selector import Grid, LaunchPlan, OperandB, Region
+from vortex.plans import Grid, LaunchPlan, OperandB, Region
 
 CHAIN = ops.bias() >> ops.relu() >> ops.scale(per="row") >> ops.residual()
 RNG = np.random.default_rng(3)

@@ -22,7 +22,7 @@ import vortex
 from vortex import DtypeError, OperandError, launcher
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros
-from vortex.selector import OperandB
+from vortex.plans import OperandB
 
 RNG = np.random.default_rng(7)
 NO_RESERVE = 0x4000  # Linux; in Python's mmap from 3.13 on

@@ -10,7 +10,7 @@ from test_gemm import integers, reals
 from vortex.candidates import held_strategies, longest_run
 from vortex.codegen.cpu_held import runs
 from vortex.launcher import GemmKernel
-from vortex.selector import OperandB, Shape
+from vortex.plans import OperandB, Shape
 
 
 @pytest.fixture(scope="module")

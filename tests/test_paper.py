@@ -34,7 +34,7 @@ from eval.suites import Case
 from eval.systems import AbsentError
 from vortex.analyzer import losses
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
-from vortex.selector import Grid, LaunchPlan, Shape
+from vortex.plans import Grid, LaunchPlan, Shape
 
 OPTIONS = Options(threads=1)
 

@@ -10,8 +10,8 @@ from vortex.axes import Access, Axis, Role
 from vortex.candidates import WHOLE, buffer_bytes, registers_needed, sieve
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory
 from vortex.operators import Gemm
+from vortex.plans import Shape
 from vortex.rkernel import Loop, Move, decompose
-from vortex.selector import Shape
 from vortex.specs import cpus, load_spec, what_if
 
 

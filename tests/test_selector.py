@@ -10,20 +10,10 @@ import pytest
 from vortex.cost import NEVER
 from vortex.errors import VortexError
 from vortex.launcher import GemmKernel
+from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, flat, grids
 from vortex.polymerize import polymerize, select
-from vortex.regions import PATTERNS, Answer, Machine, as_plan, flat
-from vortex.selector import (
-    DEEP,
-    MOST_PARTS,
-    Family,
-    Grid,
-    LaunchPlan,
-    OperandB,
-    Selector,
-    Shape,
-    grids,
-    problem,
-)  # fmt: skip
+from vortex.regions import PATTERNS, Answer, Machine, as_plan
+from vortex.selector import DEEP, MOST_PARTS, Selector, problem
 
 SHAPES = 100_000
 

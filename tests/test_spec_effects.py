@@ -15,8 +15,8 @@ from vortex.candidates import main_tiles, register_tiles, sieve
 from vortex.errors import DeviceError, NoInstructionError, SpecError
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory, spec_from
 from vortex.operators import Gemm
+from vortex.plans import Grid, OperandB, Shape
 from vortex.rkernel import decompose
-from vortex.selector import Grid, OperandB, Shape
 from vortex.specs import load_spec, what_if
 
 SPEC = load_spec("xeon-8255c")

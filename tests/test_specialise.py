@@ -23,7 +23,8 @@ from vortex.axes import extents, fixed
 from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
 from vortex.launcher import GemmKernel
-from vortex.selector import Grid, OperandB, Region, SlopeTable
+from vortex.plans import Grid, OperandB, Region
+from vortex.selector import SlopeTable
 from vortex.shapes import shape_of
 from vortex.specialise import micro_kernels, specialised
 from vortex.specs import load_spec

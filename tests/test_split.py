@@ -14,7 +14,8 @@ from priced import found, selector
 import vortex
 from vortex.errors import OperandError
 from vortex.launcher import GemmKernel
-from vortex.selector import DEEP, MOST_PARTS, Family, Grid, OperandB, Selector, Shape, split_grids
+from vortex.plans import Family, Grid, OperandB, Shape, split_grids
+from vortex.selector import DEEP, MOST_PARTS, Selector
 from vortex.specs import cpus, load_spec
 
 RNG = np.random.default_rng(23)

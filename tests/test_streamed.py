@@ -11,7 +11,7 @@ import vortex
 from vortex import operators as ops
 from vortex.candidates import STREAMED_ROWS, STREAMS
 from vortex.launcher import GemmKernel
-from vortex.selector import OperandB, Shape
+from vortex.plans import OperandB, Shape
 
 LARGE = (1, 8192, 8192)
 

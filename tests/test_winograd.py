@@ -26,7 +26,8 @@ from vortex.conv_selector import DIRECT, ConvPlan
 from vortex.convolution import Conv2d, ConvShape, window
 from vortex.errors import OperandError
 from vortex.library import Library
-from vortex.selector import Grid, NumpyArithmetic, grids
+from vortex.plans import Grid, grids
+from vortex.selector import NumpyArithmetic
 from vortex.specs import load_spec
 from vortex.winograd import ALGORITHMS, Winograd
 from vortex.winograd_cost import BLOCKINGS, Blocking, WinogradProblem, predict_winograd, strategies

@@ -20,8 +20,8 @@ from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
 from vortex.hardware import HardwareSpec
+from vortex.plans import OperandB
 from vortex.rkernel import decompose
-from vortex.selector import OperandB
 from vortex.shapes import shape_of
 from vortex.specs import load_spec, what_if
 

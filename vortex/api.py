@@ -129,14 +129,16 @@ def compile(
     if not cache:
         return _opened(_serving(operator, _build(built_for, device.spec, report, invariant)))
     store, key = library_cache(), cache_key(built_for, device.fingerprint, invariant)
-    with store.lock(key):
-        library = _cached(store.get(key))
-        if library is None:
-            library = _build(built_for, device.spec, report, invariant)
-            with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
-                built = Path(folder) / "built.vortex"
-                _write(library, built)
-                store.put(key, built)
+    library = _cached(store.get(key))  # entries appear in one step: to take one needs no lock
+    if library is None:
+        with store.lock(key):
+            library = _cached(store.get(key))  # made by another process meanwhile
+            if library is None:
+                library = _build(built_for, device.spec, report, invariant)
+                with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+                    built = Path(folder) / "built.vortex"
+                    _write(library, built)
+                    store.put(key, built)
     return _opened(_serving(operator, library))
 
 

@@ -30,7 +30,7 @@ from vortex.operands import (
     zero_flags,
 )
 from vortex.operators import BatchGemm, rebuilt, store_of
-from vortex.selector import Grid, LaunchPlan, OperandB, Shape
+from vortex.plans import Grid, LaunchPlan, OperandB, Shape
 from vortex.shapes import shape_of, thread_count
 from vortex.stored import Stored
 

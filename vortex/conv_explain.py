@@ -15,7 +15,7 @@ from vortex.errors import ShapeError
 from vortex.explain import NEVER, Explanation, loses_in, term_lines, time_text
 from vortex.explain import explain as explain_product
 from vortex.operators import rebuilt, store_of
-from vortex.selector import OperandB, Shape, grids
+from vortex.plans import OperandB, Shape, grids
 from vortex.winograd_cost import BLOCKINGS, WinogradCost
 from vortex.winograd_selector import TILES, suits
 

@@ -19,7 +19,7 @@ from vortex.explain import Explanation
 from vortex.library import Library, write
 from vortex.native import native_module
 from vortex.operands import REASONS, UNREADABLE, aligned_zeros, exportable, refuse_gradients, unreadable, viewed
-from vortex.selector import Grid
+from vortex.plans import Grid
 from vortex.shapes import thread_count
 from vortex.threads import Listener, get_num_threads
 from vortex.winograd import ALGORITHMS

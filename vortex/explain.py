@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vortex.operators import prologue_of, rebuilt, store_of
-from vortex.selector import LaunchPlan, Selector, Shape, ways
+from vortex.plans import LaunchPlan, Shape, ways
 
 if TYPE_CHECKING:
     from vortex.library import Manifest
+    from vortex.selector import Selector
 
 NEVER = 1e20
 SHOWN_S = 5e-11

@@ -23,8 +23,7 @@ from vortex.operands import (
     refuse_gradients,
     zero_flags,
 )
-from vortex.regions import planned
-from vortex.selector import LaunchPlan
+from vortex.plans import LaunchPlan, planned
 from vortex.steps import Operand
 from vortex.stored import WRONG_DTYPE, Stored
 

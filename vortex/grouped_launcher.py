@@ -14,7 +14,7 @@ from vortex.batch_operands import matrix_extents, product_shape, whole_numbers
 from vortex.errors import OperandError, ShapeError
 from vortex.library import Library
 from vortex.operators import GroupedGemm
-from vortex.selector import LaunchPlan, Shape
+from vortex.plans import LaunchPlan, Shape
 from vortex.shapes import thread_count
 
 

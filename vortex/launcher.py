@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from vortex import regions as polymers
 from vortex.candidates import WIDEST_PANEL
 from vortex.dtypes import WORDS
 from vortex.errors import OperandError, VortexError
@@ -40,7 +39,7 @@ from vortex.operands import (
     unreadable,
 )
 from vortex.planner import Planner
-from vortex.selector import LaunchPlan
+from vortex.plans import LaunchPlan, planned
 from vortex.threads import Listener
 
 _ARRAY = np.ndarray
@@ -272,7 +271,7 @@ class GemmKernel(Planner):
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
         operands = exportable(a), exportable(data), out, flags, n, k, int(packed)
-        status = self._run_plan(plan)(*operands, *polymers.planned(plan))
+        status = self._run_plan(plan)(*operands, *planned(plan))
         if status:
             raise self._refusal(status, a, b, out)
         return out

@@ -22,7 +22,9 @@ from vortex.dtypes import WORDS
 from vortex.errors import LibraryError
 from vortex.rates import Rates
 from vortex.reduction_tiles import Family, Measured, ReduceTile
-from vortex.selector import Selector, SlopeTable
+
+if TYPE_CHECKING:  # a call needs no mirror of the native selector: opening a library takes a fraction of a second
+    from vortex.selector import Selector
 
 FORMAT = 6
 MANIFEST, BINARY = "manifest.json", "library.so"
@@ -64,6 +66,8 @@ class Manifest:
         return self._selector((*self.strategies, *free), self.rates)
 
     def _selector(self, strategies: tuple[Strategy, ...], rates: Rates) -> Selector:
+        from vortex.selector import Selector, SlopeTable
+
         table = SlopeTable(np.array(self.slopes, np.float32))
         return Selector(strategies, rates, table, self.lanes, self.panel, WORDS.get(self.words))
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vortex import explain as explaining
-from vortex import regions as polymers
 from vortex.axes import fixed
 from vortex.errors import ShapeError
 from vortex.library import Library
 from vortex.native import native_module
 from vortex.operands import FIXED_EXTENT
 from vortex.operators import rebuilt
-from vortex.selector import Grid, LaunchPlan, Shape
+from vortex.plans import Grid, LaunchPlan, Shape, chosen
 from vortex.shapes import select_arguments, shape_of, thread_count
 from vortex.threads import get_num_threads
+
+if TYPE_CHECKING:
+    from vortex.selector import Selector
 
 
 class Planner:
@@ -26,8 +29,12 @@ class Planner:
         self.library, self.manifest = library, library.manifest
         self.module = native_module(library)
         self._select, self._time = (self.module.get_function(name) for name in ("select", "time_selection"))
-        self._selector = self.manifest.selector()
         self._fixed = fixed(rebuilt(self.manifest.operator, self.manifest.settings))
+
+    @cached_property
+    def _selector(self) -> Selector:
+        """The native one's mirror, which says what a plan is predicted to take; a call asks nothing of it."""
+        return self.manifest.selector()
 
     @property
     def strategies(self) -> tuple[Any, ...]:
@@ -39,7 +46,9 @@ class Planner:
         shape, count = self._shape(m, n, k, **operands), thread_count(threads)
         pattern, regions = self.native_regions(shape, count)
         if regions:
-            return polymers.priced(self._selector, shape, count, pattern, regions)
+            from vortex.regions import priced  # with the mirror, as `_selector`
+
+            return priced(self._selector, shape, count, pattern, regions)
         return self._priced(shape, *self.native_choice(shape, count), count)
 
     def polymerize(self, on: bool) -> None:
@@ -50,9 +59,9 @@ class Planner:
         self.module.get_function("polymerizing")(int(on))
 
     def native_regions(self, shape: Shape, threads: int) -> tuple[int, list[list[int]]]:
-        """The regions that the native selector cuts a call into, as `polymerize.priced` takes them; none for most."""
+        """The regions that the native selector cuts a call into, as `regions.priced` takes them; none for most."""
         ask, arguments = self.module.get_function("regions"), (*select_arguments(shape), threads)
-        return polymers.chosen(lambda place: int(ask(*arguments, place)))
+        return chosen(lambda place: int(ask(*arguments, place)))
 
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid]:
         """What the native selector picks without regions: the index of a strategy, and the grid."""

@@ -7,18 +7,17 @@ core's load is what the call takes (f_wave, Eq. 3: with one region it is the num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vortex.candidates import dot_tiles
-from vortex.selector import F32, Grid, LaunchPlan, Region, Selector, Shape
+from vortex.plans import Grid, LaunchPlan, Region, Shape
+from vortex.selector import F32, Selector
 
 PATTERNS = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 """Of regions, by the numbers of MikPoly's Figure 5; `polymerize` says which each is."""
-FIELDS = 7
-"""Of a region, in the order of the native door: row, column, rows, columns, strategy, grid."""
 
 
 @dataclass(frozen=True)
@@ -161,23 +160,3 @@ def priced(selector: Selector, shape: Shape, cores: int, pattern: int, fields: S
         task = F32(total[index] - started)
         regions.append(Region(row, column, rows, columns, request.grid, index, task))
     return as_plan(Polymer(pattern, tuple(regions), F32(maxmin(regions, cores) + started)), selector, cores)
-
-
-def flat(regions: Sequence[Region]) -> list[int]:
-    """Regions as the native door takes them."""
-    return [x for r in regions for x in (r.row, r.column, r.rows, r.columns, r.index, r.grid.m, r.grid.n)]
-
-
-def planned(plan: LaunchPlan) -> tuple[int, ...]:
-    """What the native door is told of a plan, behind the operands."""
-    if plan.regions:
-        return len(plan.regions), *flat(plan.regions)
-    return plan.index, plan.grid.m, plan.grid.n, plan.grid.k
-
-
-def chosen(field: Callable[[int], int]) -> tuple[int, list[list[int]]]:
-    """The pattern and regions of the native choice, as `priced` takes them, from a door that tells field by field."""
-    if not (count := field(0)):
-        return 0, []
-    found = [field(2 + place) for place in range(count * FIELDS)]
-    return field(1), [found[at : at + FIELDS] for at in range(0, len(found), FIELDS)]

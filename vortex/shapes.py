@@ -7,7 +7,7 @@ from operator import index
 
 from vortex.candidates import WHOLE
 from vortex.errors import OperandError, ShapeError
-from vortex.selector import OperandB, Shape
+from vortex.plans import OperandB, Shape
 from vortex.threads import get_num_threads
 
 

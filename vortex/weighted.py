@@ -21,7 +21,7 @@ from vortex.operands import (
     refuse_gradients,
     unreadable,
 )
-from vortex.selector import Shape
+from vortex.plans import Shape
 
 WRONG_SHAPE = 14
 PLACES = {3: "scales", 4: "zeros"}

@@ -10,8 +10,9 @@ import numpy as np
 
 from vortex.candidates import registers_needed
 from vortex.convolution import ConvShape
+from vortex.plans import Grid, grids
 from vortex.rates import Rates
-from vortex.selector import F32, Grid, NumpyArithmetic, SlopeTable, grids
+from vortex.selector import F32, NumpyArithmetic, SlopeTable
 from vortex.winograd import ALGORITHMS
 from vortex.winograd_cost import BLOCKINGS, Blocking, WinogradCost, WinogradProblem, predict_winograd, strategies
 

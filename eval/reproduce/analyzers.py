@@ -31,9 +31,10 @@ from vortex import analyzer, operators, profiler
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.compiler import MOST_STRATEGIES
 from vortex.cost import Cost
+from vortex.plans import Grid, LaunchPlan, OperandB, Shape
 from vortex.problem import Problem
 from vortex.rkernel import decompose
-from vortex.selector import Array, Grid, LaunchPlan, OperandB, Selector, Shape
+from vortex.selector import Array, Selector
 from vortex.shapes import shape_of
 
 DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"

@@ -14,7 +14,7 @@ from eval.rivals.space import Program
 from eval.suites import Case
 from eval.worker import measure_warm, time_batch
 from vortex.candidates import Strategy
-from vortex.selector import Grid, LaunchPlan
+from vortex.plans import Grid, LaunchPlan
 
 Call = Callable[[], Any]
 TRIAL_CALLS = 3
