@@ -40,8 +40,8 @@ def test_no_held_kernel_without_registers_for_b() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_short_k_has_the_bits_of_outer_products(held_gemm: GemmKernel, packed: bool) -> None:
-    """Two steps of k at L1 among them; heights that leave rows over, widths that leave lanes empty; panels of B."""
-    shapes = [(13, 101), (300, 230)] if packed else [(1, 5), (13, 16), (300, 21)]
+    """Two steps of k at L1 among them; heights that leave rows over, every kernel with empty lanes; panels of B."""
+    shapes = [(13, 101), (300, 230)] if packed else [(1, 5), (13, 16), (14, 2), (300, 21)]
     for k, (m, n) in product(range(1, 51), shapes):
         assert_bits_of_outer_products(held_gemm, "held", reals(m, k), reals(k, n), packed=packed)
 

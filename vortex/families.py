@@ -99,9 +99,12 @@ def held_rows(
     alone = (rates.latency_issues / rates.window) * (k + HELD_BEGIN)
     waiting = rows + left * ops.most(alone - 1.0, 0.0)
     strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
-    body = k * rates.multiply_add * (rates.held_step * waiting) + steps * (ops.most(rates.held_row, strided) * rows)
+    last = columns - (panels - 1.0) * rates.lanes
+    narrow = ops.where(last + last <= rates.lanes + 0.5, rates.held_narrow, rates.held_step)
+    multiplying = k * rates.multiply_add * ((panels - 1.0) * rates.held_step + narrow) * waiting
+    body = steps * (ops.most(rates.held_row, strided) * rows)
     rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
-    compute = ops.name("held_compute", panels * (body + rounds))
+    compute = ops.name("held_compute", multiplying + panels * (body + rounds))
     # A passes again for each vector of columns, and C for each step of k: out of L2 if L1 has no room for a round.
     # Shorter ones, which a grid makes, were no faster.
     from_a = ops.where(FLOAT * k * s.tile_m <= rates.l1_bytes, 0.0, (panels - 1.0) * FLOAT * k * rows)

@@ -284,6 +284,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dot_enter=EFFECTS.dot_enter_cycles / clock,
         fold=EFFECTS.fold / (isa.issue_per_cycle * clock),
         held_step=max(1.0, EFFECTS.held_step_cycles * isa.issue_per_cycle),
+        held_narrow=max(0.5, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_row=EFFECTS.held_row_cycles / clock,
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,

@@ -129,7 +129,9 @@ class Rates:
     fold: float
     """and to add up and store one sum."""
     held_step: float
-    """Multiply-adds in whose time the held family does one: what it loads of A keeps it from full issue."""
+    """Multiply-adds in whose time the held family does one: what it loads of A keeps it from full issue,"""
+    held_narrow: float
+    """and does one of half a vector or less."""
     held_row: float
     """Seconds to begin and to store a vector of C,"""
     held_enter: float

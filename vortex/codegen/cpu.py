@@ -239,15 +239,15 @@ def library_table(
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
             *dot_table(parts.dots, selector.rates, bool(words)),
-            *(word_table(words) if words else float_table(parts)),
+            *(word_table(words) if words else float_table(parts, selector.lanes)),
             "",
         ]
     )
 
 
-def float_table(parts: Parts) -> list[str]:
+def float_table(parts: Parts, lanes: int) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    families = [*held_table(parts.held, parts.store), *streamed_table(parts.streamed)]
+    families = [*held_table(parts.held, lanes, parts.store), *streamed_table(parts.streamed)]
     return [*families, *finish_table(parts.finishing), *nest_table(parts.nests)]
 
 

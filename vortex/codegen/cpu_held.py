@@ -23,6 +23,10 @@ from vortex.codegen.lower import compile_object, cpu_target
 from vortex.epilogue import Store
 
 HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
+"""With the lanes of the kernel behind them."""
+WIDTHS = 3
+"""Of kernels: `VX_HELD_WIDTHS`."""
+LEAST_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -48,19 +52,33 @@ def held_tile(strategies: Sequence[Strategy]) -> tuple[int, int] | None:
     return next(((s.l0.m, s.l0.k) for s in strategies if s.stage.held), None)
 
 
+def widths(lanes: int) -> tuple[int, ...]:
+    """Lanes of the kernels: those of a whole vector, a half and a quarter, but four at least.
+
+    Few columns in a narrow one: its masked stores seldom straddle two lines, and a core that starts one whole vector a
+    cycle starts two halves.
+    """
+    return tuple(max(lanes >> shift, LEAST_LANES) for shift in range(WIDTHS))
+
+
 def emit_held(store: Store, tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
-    finishing = [finishing_held_kernel(*tile, lanes, store)] if in_registers(store) else []
-    compile_object([held_kernel(*tile, lanes), *finishing], cpu_target(llvm_cpu), path)
+    each = sorted(set(widths(lanes)))
+    finishing = [finishing_held_kernel(*tile, width, store) for width in each if in_registers(store)]
+    compile_object([*(held_kernel(*tile, width) for width in each), *finishing], cpu_target(llvm_cpu), path)
 
 
-def held_table(held: tuple[int, int] | None, store: Store) -> list[str]:
+def held_table(held: tuple[int, int] | None, lanes: int, store: Store) -> list[str]:
     """C source that hands the kernels to `runtime/held.c`, or says that there are none."""
     plain = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t, int32_t"
     finishing = "const float *, const float *, const float *, void *, " + "int64_t, " * 6 + "int32_t, int32_t" + EXTRAS
+    each = widths(lanes)
+    found = [f"{HELD_SYMBOL}_{width}" if held else "0" for width in each]
+    ends = [f"{HELD_FINISH_SYMBOL}_{width}" if held and in_registers(store) else "0" for width in each]
     return [
-        f"extern int32_t {HELD_SYMBOL}({plain}), {HELD_FINISH_SYMBOL}({finishing});",
-        f"const vx_held vx_held_tile = {HELD_SYMBOL if held else 0};",
-        f"const vx_held_finish vx_held_finish_tile = {HELD_FINISH_SYMBOL if held and in_registers(store) else 0};",
+        *(f"extern int32_t {HELD_SYMBOL}_{width}({plain});" for width in each),
+        *(f"extern int32_t {HELD_FINISH_SYMBOL}_{width}({finishing});" for width in each),
+        f"const vx_held vx_held_tiles[VX_HELD_WIDTHS] = {{{', '.join(found)}}};",
+        f"const vx_held_finish vx_held_finish_tiles[VX_HELD_WIDTHS] = {{{', '.join(ends)}}};",
     ]
 
 
@@ -111,9 +129,9 @@ def _statements(depth: int, lanes: int) -> tuple[Callable[..., Any], ...]:
 def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
     """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth`; `rows` rows of A at a time.
 
-    `symbol(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in elements; C
-    is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in a call,
-    costs less than a kernel for every k.
+    `symbol_<lanes>(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in
+    elements; C is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in
+    a call, costs less than a kernel for every k.
     """
     hold, begin, multiply, inside = _statements(depth, lanes)
 
@@ -138,7 +156,7 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
         last: T.int32,
         accumulate: T.int32,
     ):
-        T.func_attr({"global_symbol": HELD_SYMBOL, "tirx.noalias": True})
+        T.func_attr({"global_symbol": f"{HELD_SYMBOL}_{lanes}", "tirx.noalias": True})
         A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])
@@ -157,8 +175,9 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
 def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> tirx.PrimFunc:
     """The same with sums that go through the store stage in registers
 
-    `symbol(a, b, c, out, count, k, lda, ldb, ldc, ldo, last, accumulate, x0, stride0, ..., x3, stride3)`: `out` and the
-    tensors of the chain from the first row and column on, as `cpu_store.store_stage` reads them; C is not written.
+    `symbol_<lanes>(a, b, c, out, count, k, lda, ldb, ldc, ldo, last, accumulate, x0, stride0, ..., x3, stride3)`: `out`
+    and the tensors of the chain from the first row and column on, as `cpu_store.store_stage` reads them; C is not
+    written.
     """
     hold, begin, multiply, inside = _statements(depth, lanes)
     finish = Finish(store, lanes)
@@ -194,7 +213,7 @@ def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> ti
         x3: T.handle,
         stride3: T.int64,
     ):
-        T.func_attr({"global_symbol": HELD_FINISH_SYMBOL, "tirx.noalias": True})
+        T.func_attr({"global_symbol": f"{HELD_FINISH_SYMBOL}_{lanes}", "tirx.noalias": True})
         A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])

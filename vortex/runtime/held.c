@@ -2,6 +2,13 @@
  * short the store stage is in the kernel of the last step. */
 #include "vortex_runtime.h"
 
+/* The narrowest kernel that has room for so many columns. */
+static int width_of(int64_t columns) {
+  int width = 0;
+  while (width + 1 < VX_HELD_WIDTHS && columns <= vx_lanes >> (width + 1)) width++;
+  return width;
+}
+
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
@@ -12,15 +19,16 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
     int64_t height = smaller(tile_m, m - i);
     for (int64_t j = first; j < end; j += vx_lanes) {
       int64_t wide = smaller(vx_lanes, end - j);
+      int width = width_of(wide);
       const float *from = b + j / panel * panel_stride + j % panel;
       float *to = c + (finish == VX_STORE_ONE_TILE ? first : i * ldc + j);
-      int64_t finished = finish && vx_held_finish_tile, plain = steps - finished, last = plain * depth;
+      int64_t finished = finish && vx_held_finish_tiles[width], plain = steps - finished, last = plain * depth;
       for (int64_t s = 0, p = 0; s < plain; s++, p += depth)
-        vx_held_tile(a + i * lda + p, from + p * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc, (int32_t)wide, accumulate || s);
+        vx_held_tiles[width](a + i * lda + p, from + p * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc, (int32_t)wide, accumulate || s);
       if (finished) {
         vx_store at = vx_store_from(store, i, j);
         const vx_extra *x = at.extras;
-        vx_held_finish_tile(a + i * lda + last, from + last * ldb, to, at.out, height, k - last, lda, ldb, ldc, at.row_stride, (int32_t)wide,
+        vx_held_finish_tiles[width](a + i * lda + last, from + last * ldb, to, at.out, height, k - last, lda, ldb, ldc, at.row_stride, (int32_t)wide,
                             accumulate || plain, x[0].data, x[0].row_stride, x[1].data, x[1].row_stride, x[2].data, x[2].row_stride,
                             x[3].data, x[3].row_stride);
       } else if (finish)

@@ -158,17 +158,19 @@ extern const vx_strategy vx_strategies[];
 extern const int64_t vx_strategy_count;
 extern const vx_nest vx_nests[2][2][2][3];
 
-/* The kernel of the held family, 0 where there is none: walks over `count` rows; and held.c's nest around it. */
+/* The kernels of the held family for a vector of columns, half of one or a quarter, 0 where there is none: they walk over `count` rows;
+ * and held.c's nest around them. */
+#define VX_HELD_WIDTHS 3
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
                            int64_t ldc, int32_t last, int32_t accumulate);
-extern const vx_held vx_held_tile;
+extern const vx_held vx_held_tiles[VX_HELD_WIDTHS];
 /* The same with the store stage in it, 0 where there is none of either: sums are added to `c` if `accumulate`, and finished; `out` and
  * what the chain reads are those of the first row. */
 typedef int32_t (*vx_held_finish)(const float *a, const float *b, const float *c, void *out, int64_t count, int64_t k, int64_t lda,
                                   int64_t ldb, int64_t ldc, int64_t ldo, int32_t last, int32_t accumulate, const void *x0,
                                   int64_t stride0, const void *x1, int64_t stride1, const void *x2, int64_t stride2, const void *x3,
                                   int64_t stride3);
-extern const vx_held_finish vx_held_finish_tile;
+extern const vx_held_finish vx_held_finish_tiles[VX_HELD_WIDTHS];
 /* Micro-kernels with the store stage in them by [vectors][rows]; 0 where there is none. */
 #define VX_FINISH_MOST 33
 typedef int32_t (*vx_finish)(const float *a, const float *b, void *out, int64_t depth, int64_t lda, int64_t ldb, int64_t ldo,
