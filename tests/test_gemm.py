@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import needs
@@ -22,7 +23,7 @@ import vortex
 from vortex import DtypeError, OperandError, launcher
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros
-from vortex.plans import OperandB
+from vortex.plans import Grid, OperandB
 
 RNG = np.random.default_rng(7)
 NO_RESERVE = 0x4000  # Linux; in Python's mmap from 3.13 on
@@ -105,6 +106,25 @@ def test_dot_products_along_any_short_side(gemm: GemmKernel, short: int) -> None
             out = np.full((m, n), np.nan, np.float32)
             gemm.run(plan, a, stored(b, True), out, transpose_b=True)
             assert np.array_equal(out, a @ b), (m, n, k, plan)
+
+
+@pytest.mark.parametrize("k", [17, 97, 300])
+def test_short_rows_from_outside_l2(gemm: GemmKernel, k: int) -> None:
+    """Tiles of fewer rows, of A or of a transposed B, and what is left of each task: elements are the same bits."""
+    long = 2 * round(gemm.manifest.rates.l2_bytes) // (4 * k) + 5
+    for short, over_b, threads in itertools.product((1, 2, 5), (False, True), (1, 2)):
+        m, n = (short, long) if over_b else (long, short)
+        a, b = reals(m, k), reals(k, n)
+        out, few = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+        plan = next(p for p in gemm.plans(m, n, k, threads=threads, transpose_b=over_b) if p.strategy.stage.dot)
+        right = stored(b, over_b)
+        gemm.run(plan, a, right, out, transpose_b=over_b)
+        for part in np.array_split(np.arange(long), 8):
+            cut = slice(part[0], part[-1] + 1)
+            rows, columns = (slice(None), cut) if over_b else (cut, slice(None))
+            inner = right[cut] if over_b else right
+            gemm.run(replace(plan, grid=Grid(1, 1)), a[rows], inner, few[rows, columns], transpose_b=over_b)
+        assert np.array_equal(out, few), (m, n, k, plan)
 
 
 @pytest.mark.parametrize("short", [6, 8, 10, 11, 24, 32])

@@ -179,10 +179,11 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
     signature = f"(const {item} *, const {item} *, {item} *, {'int64_t, ' * 5}int32_t, int64_t{forms})"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
-        f"const vx_dot vx_dots[VX_DOT_MOST][9] = {{{', '.join(entries)}}};",
+        f"const vx_dot vx_dots[VX_DOT_MOST][VX_DOT_TALLEST + 1] = {{{', '.join(entries)}}};",
         f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
         f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
+        f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f};",
         f"const int64_t vx_dot_passes = {DOT_PASSES:.0f};",
     ]

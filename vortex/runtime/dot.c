@@ -14,6 +14,11 @@
 #define TILES 8
 /* The longest tile, in elements, that is asked for while the one before it is read: L2 has room for both. */
 #define TILE (384 * 1024 / VX_ITEM)
+/* Bytes that rows of one tile lie apart in all, where they share a page and come from outside L2: prefetchers that follow a page lose
+ * taller tiles, which go along many short rows in turn (8 rows by 2 columns of 96, Zen 4: 14 GB/s, 3 rows 27). Rows half a page apart
+ * are streams of their own. */
+#define SPAN 1280
+#define HALF_PAGE 2048
 /* Elements of the long side that L2 keeps from one tile of columns to the next, beside as many that arrive. */
 #define KEPT (64 * 1024 / VX_ITEM)
 
@@ -98,22 +103,31 @@ typedef struct {
   int64_t further, turn, turns;
 } asked;
 
+/* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
+static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
+
+/* Most rows of a tile, but for registers: of short rows that are read once, from outside L2, as many as prefetchers follow. */
+static int64_t followed(const vx_dotted *work) {
+  int64_t apart = work->ldx * VX_ITEM;
+  int once = work->columns == work->width && !keeps(work), outside = work->rows * apart > vx_dot_cached;
+  return once && outside && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
+}
+
+static int64_t tallest(const vx_dotted *work, int64_t columns) { return smaller(vx_dot_rows[columns], work->followed); }
+
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, asked by,
                      sums to) {
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
-  int64_t tallest = vx_dot_rows[columns];
+  int64_t most = tallest(work, columns);
   for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
-    int64_t height = smaller(tallest, end - row), next = by.turn ? 0 : by.further * work->ldx;
+    int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further * work->ldx;
     vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
                              part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
     row += height;
     to.c += height * to.row_stride;
   }
 }
-
-/* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
-static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
 
 /* As much of k at a time as L1 keeps of a tile of columns. */
 static int64_t piece_of(const vx_dotted *work, int64_t depth) {
@@ -123,9 +137,9 @@ static int64_t piece_of(const vx_dotted *work, int64_t depth) {
 
 /* The rows `row` to `end`, after which come those to `last`. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
-  int64_t width = work->width, tallest = vx_dot_rows[width], tiles = quotient_up(work->columns, width);
+  int64_t width = work->width, most = tallest(work, width), tiles = quotient_up(work->columns, width);
   int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
-  int64_t chunk = again ? larger(KEPT / (depth + 1) / tallest * tallest, tallest) : end - row;
+  int64_t chunk = again ? larger(KEPT / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
     int64_t stop = smaller(row + chunk, end), done = 0;
@@ -158,7 +172,7 @@ void vx_run_dots(void *context, int64_t index) {
     return;
   }
   float apart[TILES * 8 * VX_DOT_SHORT];
-  int64_t chunk = TILES * vx_dot_rows[work->width];
+  int64_t chunk = TILES * tallest(work, work->width);
   vx_store store = vx_store_of(work->call);
   if (vx_apart) {
     row_stride = work->over_b ? 1 : work->columns;
@@ -219,8 +233,8 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   int reread = keeps(&work) && work.rows >= vx_dot_passes * work.columns;
   int64_t line = turned || reread ? line_of(&work, plan) : 0;
   if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
-  int64_t tallest = vx_dot_rows[work.width];
-  work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest);
+  work.followed = followed(&work);
+  work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest(&work, work.width));
   *prepared = work;
   return 0;
 }

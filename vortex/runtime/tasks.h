@@ -23,7 +23,7 @@ typedef struct {
   int32_t per_sum, per_step;     /* an offset of vx_dot: so often the sum of the column, and so much for each step of k */
   float *parts;
   int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
-  int64_t width; /* columns of each tile */
+  int64_t width, followed; /* columns of each tile, and most rows */
   int over_b; /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 

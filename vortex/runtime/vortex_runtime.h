@@ -189,6 +189,7 @@ vx_nest_function vx_streamed_nest;
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
+#define VX_DOT_TALLEST 8 /* rows */
 #define VX_DOT_SHORT 32
 #if VX_WORDS /* flips of bytes, and what is added to each sum: see codegen/cpu_word_dots.py */
 typedef int32_t (*vx_dot)(const void *x, const void *y, void *c, int64_t depth, int64_t ldx, int64_t ldy,
@@ -198,11 +199,12 @@ typedef int32_t (*vx_dot)(const void *x, const void *y, void *c, int64_t depth, 
 typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
                           int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead);
 #endif
-extern const vx_dot vx_dots[VX_DOT_MOST][9];
+extern const vx_dot vx_dots[VX_DOT_MOST][VX_DOT_TALLEST + 1];
 extern const int64_t vx_dot_rows[VX_DOT_MOST];
 extern const int64_t vx_dot_widest;    /* columns of a tile */
 extern const int64_t vx_dot_short;     /* and of as many as are tiled where they lie along k; at most VX_DOT_SHORT */
 extern const int64_t vx_dot_bytes;     /* of a tile of columns that L1 keeps */
+extern const int64_t vx_dot_cached;    /* bytes of rows that L2 holds */
 extern const int64_t vx_dot_passes;    /* rows for each column from which on columns are laid anew where they lie badly */
 extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
