@@ -20,7 +20,7 @@ from vortex.codegen.cpu_finish import EXTRAS, finish_table, finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_table, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import PACK_B, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
@@ -104,7 +104,7 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
 
 def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
     nests = [nest(stage, lanes, store, copy_a) for stage, store, copy_a in stages]
-    compile_object(nests, cpu_target(llvm_cpu), path, simplify=False)
+    compile_object(nests, cpu_target(llvm_cpu), path, llvm_ir=EITHER_IR, simplify=False)
 
 
 def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path: Path) -> None:

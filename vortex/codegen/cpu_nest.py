@@ -69,6 +69,15 @@ def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -
     return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
 
 
+EITHER_SYMBOL = "vortex_either"
+EITHER_IR = f"""define weak_odr hidden ptr @{EITHER_SYMBOL}(i32 %first, ptr %one, ptr %other) #0 {{
+  %is_first = icmp ne i32 %first, 0
+  %chosen = select i1 %is_first, ptr %one, ptr %other
+  ret ptr %chosen
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+"""LLVM text that a module of nests needs: TVM's own choice is of numbers."""
 STORE_SYMBOL, FINISH_SYMBOL = "vortex_store", "vortex_finish"
 """The store stage on sums in memory, and a finishing micro-kernel: `runtime/store.c`, `runtime/finish.c`."""
 
@@ -82,7 +91,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
-    that is one stream. `copy_a` is the load stage of a packed A.
+    that is one stream. Beside panels that stay, each asks for its share of the next row tile's A. `copy_a` is the load
+    stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -242,6 +252,21 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 if pack_b
                                 else T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)
                             )
+                            # Panels that L2 keeps are not asked for: what comes next are rows of A, long and dense.
+                            apart: T.let[T.int64] = row if pack_b else ldb
+                            kept: T.let[T.bool] = T.bool(True) if rows_first and pack_b else panels == 1
+                            dense: T.let[T.bool] = T.And(kb == step, kb > SHORT) if from_memory else T.bool(False)
+                            passing: T.let[T.bool] = T.And(T.And(kept, apart <= row), dense)
+                            part: T.let[T.int64] = T.truncdiv(t * height * kb, panels)
+                            coming: T.let[T.handle] = T.call_extern(
+                                "handle",
+                                EITHER_SYMBOL,
+                                T.Cast("int32", passing),
+                                T.address_of(A[corner + (i + height) * step + part]),
+                                T.address_of((SB if pack_b else B)[further]),
+                            )
+                            often: T.let[T.int64] = T.max(T.truncdiv(apart * panels, height), T.int64(1))
+                            every: T.let[T.int64] = T.Select(passing, often, sharing)
                             if finishes:  # noqa: SIM102
                                 if finish == 2:
                                     T.evaluate(
@@ -256,8 +281,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                             step,
                                             row if pack_b else ldb,
                                             T.Cast("int32", wide - (vecs - 1) * lanes),
-                                            T.address_of((SB if pack_b else B)[further]),
-                                            sharing,
+                                            coming,
+                                            every,
                                             store,
                                             i0 + i,
                                             j,
@@ -282,8 +307,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                         ldc,
                                         T.Cast("int32", wide - (vecs - 1) * lanes),
                                         add,
-                                        T.address_of((SB if pack_b else B)[further]),
-                                        sharing,
+                                        coming,
+                                        every,
                                     )
                                 )
                                 if stores:  # noqa: SIM102
