@@ -50,6 +50,7 @@ MODULES = (
     "reduction_tiles",
     "rates",
     "effects",
+    "arithmetic",
     "problem",
     "families",
     "cost",

@@ -14,11 +14,11 @@ from priced import selector as computed
 import vortex
 from vortex import OperandError
 from vortex import polymerize as search
+from vortex.arithmetic import F32
 from vortex.launcher import GemmKernel
 from vortex.plans import Grid, LaunchPlan, OperandB, Region, Shape
 from vortex.polymerize import DERIVATIONS, GAIN
 from vortex.regions import PATTERNS, Machine, maxmin
-from vortex.selector import F32
 from vortex.specs import load_spec
 
 RNG = np.random.default_rng(5)

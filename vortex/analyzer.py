@@ -14,12 +14,13 @@ from itertools import product
 
 import numpy as np
 
+from vortex.arithmetic import Array
 from vortex.axes import Extent, Hint, often
 from vortex.candidates import WIDEST_PANEL, Strategy
 from vortex.dtypes import WordFormat
 from vortex.plans import Grid, OperandB, Shape, grids
 from vortex.rates import Rates
-from vortex.selector import Array, Selector, SlopeTable, problem
+from vortex.selector import Selector, SlopeTable, problem
 
 COARSE = (1, 12, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 8, 13, 16, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)

@@ -9,12 +9,13 @@ from typing import Literal
 
 import numpy as np
 
+from vortex.arithmetic import F32, Array
 from vortex.candidates import WIDEST_PANEL
 from vortex.conv_cost import ConvCost, ConvProblem, ConvStrategies, predict_conv
 from vortex.convolution import ConvShape
 from vortex.plans import Grid, grids
 from vortex.rates import Rates
-from vortex.selector import F32, Array, NumpyArithmetic, SlopeTable
+from vortex.selector import NumpyArithmetic, SlopeTable
 from vortex.winograd_cost import Blocking
 from vortex.winograd_selector import PACKED, TILES, Situation, WinogradSelector, suits
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from vortex.arithmetic import F32, Array
 from vortex.gpu_cost import BlockCosts, cuts, predict, tiling
 from vortex.gpu_selector import (
-    F32,
     LAYOUTS,
     UNLIMITED,
-    Array,
     Extents,
     GpuArithmetic,
     GpuPlan,

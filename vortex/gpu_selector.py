@@ -11,14 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from vortex.arithmetic import F32, Array, ArrayArithmetic
 from vortex.errors import VortexError
 from vortex.gpu_candidates import Variant
 from vortex.gpu_cost import BlockCosts, GpuCost, GpuProblem, GpuRates, Tiling, cuts, predict, tiling
 
-Array = npt.NDArray[np.float32]
-F32 = np.float32
 ALIGNMENTS = (16, 8, 4, 2, 1)
 """Alignment classes in bytes: rows of all operands start on multiples of it."""
 UNLIMITED = 2**40
@@ -59,14 +57,8 @@ class GpuPlan:
     seconds: float
 
 
-class GpuArithmetic:
-    """Float32 arrays over kernels."""
-
-    def least(self, x: Array, y: Array) -> Array:
-        return np.minimum(F32(x), F32(y))
-
-    def most(self, x: Array, y: Array) -> Array:
-        return np.maximum(F32(x), F32(y))
+class GpuArithmetic(ArrayArithmetic):
+    """With rounding as the native selector has it."""
 
     def floor(self, x: Array) -> Array:
         rounded = (x + ROUND) - ROUND
@@ -75,12 +67,6 @@ class GpuArithmetic:
     def ceil(self, x: Array) -> Array:
         rounded = (x + ROUND) - ROUND
         return rounded + np.where(rounded < x, F32(1), F32(0))
-
-    def where(self, condition: Array, x: Array, y: Array) -> Array:
-        return np.where(condition, F32(x), F32(y))
-
-    def name(self, label: str, x: Array) -> Array:
-        return x
 
 
 def columns_of(costs: Sequence[BlockCosts]) -> BlockCosts:

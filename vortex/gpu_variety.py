@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from vortex.arithmetic import F32
 from vortex.candidates import Admitted
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
 from vortex.gpu_profiler import block_costs, rates
-from vortex.gpu_selector import ALIGNMENTS, F32, LAYOUTS, GpuArithmetic, Layout, columns_of
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, GpuArithmetic, Layout, columns_of
 from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
 from vortex.operators import Conv2d, Operator
 from vortex.specs import what_if

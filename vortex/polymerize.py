@@ -21,10 +21,11 @@ from collections.abc import Generator
 
 import numpy as np
 
+from vortex.arithmetic import F32
 from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Region, Shape, ways
 from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic
-from vortex.selector import F32, Selector
+from vortex.selector import Selector
 
 DERIVATIONS = (
     (0, 0, True), (0, 0, False), (1, 1, False), (1, 0, False), (4, 2, False), (1, 1, True), (4, 1, False), (2, 1, True)

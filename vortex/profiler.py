@@ -13,11 +13,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from vortex.arithmetic import Array
 from vortex.candidates import DOT_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec, Instruction
 from vortex.rates import EFFECTS, Rates
-from vortex.selector import Array, SlopeTable
+from vortex.selector import SlopeTable
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
 

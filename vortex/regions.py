@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vortex.arithmetic import F32
 from vortex.candidates import dot_tiles
 from vortex.plans import Grid, LaunchPlan, Region, Shape
-from vortex.selector import F32, Selector
+from vortex.selector import Selector
 
 PATTERNS = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 """Of regions, by the numbers of MikPoly's Figure 5; `polymerize` says which each is."""

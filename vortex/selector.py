@@ -11,17 +11,14 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from vortex.arithmetic import F32, Array, ArrayArithmetic
 from vortex.candidates import WHOLE, Strategy, takes_packed
 from vortex.cost import NEVER, Cost, predict
 from vortex.dtypes import WordFormat
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, split_grids, ways
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
-
-Array = npt.NDArray[np.float32]
-F32 = np.float32
 
 
 @dataclass(frozen=True)
@@ -31,17 +28,11 @@ class SlopeTable:
     seconds: Array
 
 
-class NumpyArithmetic:
-    """Float32 arrays over strategies."""
+class NumpyArithmetic(ArrayArithmetic):
+    """With the measured micro-kernels of a CPU."""
 
     def __init__(self, table: SlopeTable) -> None:
         self.table = table.seconds
-
-    def least(self, x: Array, y: Array) -> Array:
-        return np.minimum(F32(x), F32(y))
-
-    def most(self, x: Array, y: Array) -> Array:
-        return np.maximum(F32(x), F32(y))
 
     def floor(self, x: Array) -> Array:
         return np.floor(x)
@@ -49,17 +40,11 @@ class NumpyArithmetic:
     def ceil(self, x: Array) -> Array:
         return np.ceil(x)
 
-    def where(self, condition: Array, x: Array, y: Array) -> Array:
-        return np.where(condition, F32(x), F32(y))
-
     def slope(self, vectors: Array, rows: Array) -> Array:
         limit_v, limit_r = self.table.shape
         return self.table[
             np.minimum(vectors.astype(np.int32), limit_v - 1), np.minimum(rows.astype(np.int32), limit_r - 1)
         ]
-
-    def name(self, label: str, x: Array) -> Array:
-        return x
 
 
 def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: WordFormat | None = None) -> Strategies:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from vortex.arithmetic import Array
 from vortex.effects import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, latency, micro_kernel, source_byte
 from vortex.rates import Rates
-from vortex.selector import Array
 from vortex.winograd import ALGORITHMS
 
 INPUT_ISSUES = {2: 70.0, 4: 340.0}

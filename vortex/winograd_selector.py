@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from vortex.arithmetic import F32
 from vortex.candidates import registers_needed
 from vortex.convolution import ConvShape
 from vortex.plans import Grid, grids
 from vortex.rates import Rates
-from vortex.selector import F32, NumpyArithmetic, SlopeTable
+from vortex.selector import NumpyArithmetic, SlopeTable
 from vortex.winograd import ALGORITHMS
 from vortex.winograd_cost import BLOCKINGS, Blocking, WinogradCost, WinogradProblem, predict_winograd, strategies
 

@@ -28,13 +28,14 @@ from eval.stats import geometric_mean
 from eval.suites import VORTEX_SUITES, Case, load_suite
 from eval.worker import time_batch
 from vortex import analyzer, operators, profiler
+from vortex.arithmetic import Array
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.compiler import MOST_STRATEGIES
 from vortex.cost import Cost
 from vortex.plans import Grid, LaunchPlan, OperandB, Shape
 from vortex.problem import Problem
 from vortex.rkernel import decompose
-from vortex.selector import Array, Selector
+from vortex.selector import Selector
 from vortex.shapes import shape_of
 
 DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"

@@ -13,6 +13,7 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
+from vortex.arithmetic import Array
 from vortex.axes import fixed
 from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_shapes, dot_table, emit_dots
@@ -33,7 +34,7 @@ from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.operators import prologue_of, store_of
 from vortex.problem import Strategies
-from vortex.selector import Array, Selector, columns_of
+from vortex.selector import Selector, columns_of
 from vortex.steps import PER
 
 SOURCES = (

@@ -19,12 +19,13 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
+from vortex.arithmetic import Array
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Term, constant, fenced
 from vortex.errors import VortexError
 from vortex.gpu_cost import BlockCosts, GpuProblem, GpuRates, cuts, predict, tiling
-from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, Array, GpuSelector
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, GpuSelector
 
 SYMBOLS = {
     "x86-64": ("vortex_gpu_costs", 8),

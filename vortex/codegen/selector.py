@@ -16,10 +16,11 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
+from vortex.arithmetic import Array
 from vortex.cost import predict
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
-from vortex.selector import Array, SlopeTable
+from vortex.selector import SlopeTable
 
 FIELDS = tuple(field.name for field in fields(Strategies))
 
