@@ -140,14 +140,15 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     far_lines = rates.turned_leap * s.swap * loose_a * long_lines * ops.least(piece / rates.line_bytes, 1.0)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
-    far_rows = ops.where(p.k <= FETCHED_AHEAD, 0.0, (1.0 - a_is_col) * rates.unfollowed * extra)
+    # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows.
+    unasked = ops.most(1.0 - s.width / height, 0.0)
+    far_rows = (1.0 - a_is_col) * ops.where(p.k <= FETCHED_AHEAD, unasked, rates.unfollowed * extra)
     stalls = ops.name("stalls", far_rows * issued)
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
-    # Of A and of C, the short rows of a tile are asked for ahead all at once.
-    short_a = ops.where(p.k <= FETCHED_AHEAD, (1.0 - a_is_col) * (1.0 - s.pack_a) * k, 0.0)
+    # The short rows of C of a tile are asked for ahead all at once.
     short_c = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * columns, 0.0)
-    burst = tiles * queued(ops, rates, FLOAT * height * (short_a + short_c), source)
+    burst = tiles * queued(ops, rates, FLOAT * height * short_c, source)
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * (exposed(ops, first_a, one) + stalls) + pieces + burst
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)

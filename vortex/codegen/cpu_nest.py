@@ -91,8 +91,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
-    that is one stream. Beside panels that stay, each asks for its share of the next row tile's A. `copy_a` is the load
-    stage of a packed A.
+    that is one stream. Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile.
+    `copy_a` is the load stage of a packed A.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -235,16 +235,16 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             share: T.let[T.int64] = (
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )
-                            if t == 0:
-                                if from_memory:  # noqa: SIM102
-                                    # Rows this short end before the hardware has seen a stream.
-                                    if kb == step and kb <= SHORT:
-                                        near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR
-                                        fetch_dense(A, corner + i * step + AHEAD, height * kb, LINE, near, 0)
-                                if ldc == nb and nb <= SHORT:
-                                    # Rows of C that follow each other: their lines are owned before they are stored to.
-                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
-                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                            # Panels that L2 keeps are not asked for: what comes next are the rows of A, if dense.
+                            # Short ones end before the hardware has seen a stream: any first panel asks for those.
+                            apart: T.let[T.int64] = row if pack_b else ldb
+                            kept: T.let[T.bool] = T.bool(True) if rows_first and pack_b else panels == 1
+                            dense: T.let[T.bool] = T.And(kb == step, apart <= row) if from_memory else T.bool(False)
+                            passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, kb <= SHORT)))
+                            if t == 0 and ldc == nb and nb <= SHORT:
+                                # Rows of C that follow each other: their lines are owned before they are stored to.
+                                owned: T.let[T.bool] = height * nb <= WAITED_FOR
+                                fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
                             further: T.let[T.int64] = (
@@ -252,20 +252,16 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 if pack_b
                                 else T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)
                             )
-                            # Panels that L2 keeps are not asked for: what comes next are rows of A, long and dense.
-                            apart: T.let[T.int64] = row if pack_b else ldb
-                            kept: T.let[T.bool] = T.bool(True) if rows_first and pack_b else panels == 1
-                            dense: T.let[T.bool] = T.And(kb == step, kb > SHORT) if from_memory else T.bool(False)
-                            passing: T.let[T.bool] = T.And(T.And(kept, apart <= row), dense)
-                            part: T.let[T.int64] = T.truncdiv(t * height * kb, panels)
+                            asking: T.let[T.int64] = T.Select(kept, panels, T.int64(1))
+                            part: T.let[T.int64] = T.truncdiv(t * height * kb, asking)
                             coming: T.let[T.handle] = T.call_extern(
                                 "handle",
                                 EITHER_SYMBOL,
                                 T.Cast("int32", passing),
-                                T.address_of(A[corner + (i + height) * step + part]),
+                                T.address_of(A[corner + (i + height) * step + AHEAD + part]),
                                 T.address_of((SB if pack_b else B)[further]),
                             )
-                            often: T.let[T.int64] = T.max(T.truncdiv(apart * panels, height), T.int64(1))
+                            often: T.let[T.int64] = T.max(T.truncdiv(apart * asking, height), T.int64(1))
                             every: T.let[T.int64] = T.Select(passing, often, sharing)
                             if finishes:  # noqa: SIM102
                                 if finish == 2:
