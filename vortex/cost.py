@@ -171,7 +171,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
     seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
-    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * torn * (tile_a * source_a))
+    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
     band_b = ops.most(exposed(ops, again_b, across), seen_b)
     reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
