@@ -15,7 +15,7 @@ from vortex.polymerize import polymerize, select
 from vortex.regions import PATTERNS, Answer, Machine, as_plan
 from vortex.selector import DEEP, MOST_PARTS, Selector, problem
 
-SHAPES = 100_000
+SHAPES = 50_000
 
 
 def random_shapes(count: int, seed: int) -> list[tuple[Shape, int]]:

@@ -146,8 +146,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     stalls = ops.name("stalls", far_rows * issued)
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
-    # The short rows of C of a tile are asked for ahead all at once.
-    short_c = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * columns, 0.0)
+    # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them.
+    short_c = ops.where(n <= FETCHED_AHEAD, (1.0 - s.swap) * n, 0.0)
     burst = tiles * queued(ops, rates, FLOAT * height * short_c, source)
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * (exposed(ops, first_a, one) + stalls) + pieces + burst
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
