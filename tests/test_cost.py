@@ -141,3 +141,21 @@ def test_what_is_asked_for_at_once_is_seen_beyond_what_a_core_can_wait_for(m, n,
     assert (seen >= 0).all() and (none >= narrow).all()
     per_row = {s.l0.m: seen[i] for i, s in enumerate(one.strategies) if not (s.stage.swap or s.stage.dot)}
     assert per_row[max(per_row)] > per_row[min(per_row)] == 0.0
+
+
+@pytest.mark.parametrize("drift", [-1, 0, 1])
+def test_rows_of_a_that_start_beside_each_other_conflict(drift):
+    """In L1, a stride of 4096 bytes and one of 4092 come to the same: sixteen rows begin within one line's place."""
+    one = priced("epyc-zen4")
+    span = round(one.rates.l1_span) // 4
+
+    def conflicts(stride: int) -> np.ndarray:
+        at = Shape(120, 80, 1020, OperandB.PLAIN, lda=stride, ldb=STRIDE)
+        return np.asarray(one.costs(at, ONE_TASK, 1).terms()["conflicts"])
+
+    near = conflicts(span + drift)
+    height = [120 / -(-120 // s.l0.m) for s in one.strategies]
+    tall = [rows > one.rates.l1_ways and not (s.stage.pack_a or s.stage.swap or s.stage.dot or s.stage.held)
+            for rows, s in zip(height, one.strategies, strict=True)]  # fmt: skip
+    assert any(tall) and (near[tall] > 0).all()
+    assert not conflicts(span + 16).any()

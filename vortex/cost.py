@@ -176,7 +176,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     band_b = ops.most(exposed(ops, again_b, across), seen_b)
     reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
 
-    lines = height * (spacing_a / rates.l1_span) * (1.0 - a_is_col) * (1.0 - s.pack_a)
+    drift_a = ops.where(turned, p.drift_b, p.drift_a)
+    nearby = ops.least(height, rates.line_bytes / ops.most(drift_a, 1.0))
+    lines = ops.most(height * (spacing_a / rates.l1_span), nearby) * (1.0 - a_is_col) * (1.0 - s.pack_a)
     missed = ops.where(lines > rates.l1_ways, height * k * rates.line_bytes * rates.l2_byte, 0.0)
     conflicts = tiles * panels * exposed(ops, missed, one)
 

@@ -12,8 +12,8 @@ DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
 DOT_PASSES = 16.0
 """Rows for each column from which on columns that lie badly in L1 are laid anew."""
-TURNING = 0.5
-"""Of transposing a square block, what is left where only a few of its rows are stored."""
+TURNING = 0.75
+"""Of transposing square blocks, what is left where only a few of their rows are stored."""
 HELD_STEPS = 4.0
 """Steps of k that the held family takes at most: with each it goes over C again, and down B a line at a time."""
 STREAMED_LOADS = 1.25
@@ -43,16 +43,15 @@ def dot_products(
     long_side = ops.where(turned, ops.most(p.m, p.n), p.m)
     abreast = ops.name("abreast", ops.most(ops.ceil(short / rates.dot_columns - EPSILON), 1.0))
     columns = ops.name("dot_columns", ops.ceil(short / abreast - EPSILON))
-    rows = ops.name(
-        "dot_rows", ops.least(ops.floor((rates.registers - columns) / (columns + 1.0) + EPSILON), rates.dot_rows)
-    )
+    most_rows = ops.least(ops.floor((rates.registers - columns) / (columns + 1.0) + EPSILON), rates.dot_rows)
     longest = ops.where(turned, rates.registers, rates.dot_turned)
     possible = ops.where(short <= longest, (1.0 - p.a_is_col) * (1.0 - p.prepacked), 0.0)
     share = ops.name("share", ops.ceil(long_side / (p.grid_m * p.grid_n) - EPSILON))
-    tiles = ops.ceil(share / rows - EPSILON) * abreast
+    bands = ops.name("dot_bands", ops.most(ops.ceil(share / most_rows - EPSILON), 1.0))
+    rows, tiles = ops.name("dot_rows", share / bands), bands * abreast
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
-    pieced = ops.where(columns > rows, 1.0, 0.0)
+    pieced = ops.where(columns > most_rows, 1.0, 0.0)
     pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
     own = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
@@ -70,7 +69,8 @@ def dot_products(
     again = tiles * reading(ops, rates, in_l1, kept, kept * rates.l2_byte, kept * source)
     passing = FLOAT * share * k
     load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
-    turning = ops.where(turned, 0.0, short * p.k * (TURNING * rates.transpose * (rates.lanes / short) + FLOAT * source))
+    side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)
+    turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
     waits = pages * latency(ops, rates, footprint, p.active) * rates.page
     once = compute + waits + exposed(ops, load, compute)
@@ -128,7 +128,8 @@ def streamed_rows(
     """
     passes = ops.ceil(rows * s.per_row - EPSILON)
     vectors = ops.name("streamed_vectors", ops.ceil(columns * (s.vectors * s.per_width) - EPSILON))
-    body = vectors * k * rates.multiply_add * ops.most(rows, STREAMED_LOADS * passes)
+    issued = vectors * ops.most(rows, STREAMED_LOADS * passes)
+    body = k * rates.multiply_add * ops.most(issued, rates.latency_issues)
     sums = vectors * steps * rows * (STREAMED_SUMS * rates.multiply_add)
     again = (passes - 1.0) * FLOAT * k * columns * rates.l2_byte
     return body + sums + steps * passes * rates.tile_enter + again + stream

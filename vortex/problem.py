@@ -57,6 +57,10 @@ class Problem:
     """The same for an unpacked B."""
     spacing_b_l2: Value
     """The same for an unpacked B within the span of L2's sets."""
+    drift_a: Value
+    """Bytes by which the next line of A as stored misses the place of the one before within the span of L1's sets."""
+    drift_b: Value
+    """The same for an unpacked B."""
     grid_m: Value
     grid_n: Value
     splits: Value

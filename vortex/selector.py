@@ -87,6 +87,11 @@ def spacing(stride: int, span: float, item_bytes: int = 4) -> float:
     return float(math.gcd(stride * item_bytes, int(span)))
 
 
+def drift(stride: int, span: float, item_bytes: int = 4) -> float:
+    """Rows that start `stride` elements apart start so many bytes apart within `span`, before or after."""
+    return float(min(stride * item_bytes % int(span), -stride * item_bytes % int(span)))
+
+
 def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.float32 | None = None) -> Problem:
     """A call, or a region of one: while `threads` are at work on all regions, which touch `others` bytes elsewhere."""
     tasks = shape.batch * grid.m * grid.n * grid.k
@@ -101,6 +106,8 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.flo
         spacing_a=F32(spacing(shape.stride_a, rates.l1_span)),
         spacing_b=F32(spacing(shape.stride_b, rates.l1_span)),
         spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
+        drift_a=F32(drift(shape.stride_a, rates.l1_span)),
+        drift_b=F32(drift(shape.stride_b, rates.l1_span)),
         grid_m=F32(grid.m),
         grid_n=F32(grid.n),
         splits=F32(grid.k),

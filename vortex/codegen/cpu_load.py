@@ -87,9 +87,12 @@ def turning(lanes: int) -> tuple[int, Callable[[Any], None]]:
 
 
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
-    """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers:
-    `lanes` vector loads, log2(lanes) rounds of shuffles, `lanes` vector stores, masked at an edge."""
-    rounds, turn = turning(lanes)
+    """Load stage: target[i, j] = source[j, i] over `rows` x `columns` of the target, in square blocks of registers.
+
+    Few rows take smaller ones: more vectors, but fewer shuffles, and of half a vector.
+    """
+    few = lanes // 2
+    squares, narrow = transposition(lanes), transposition(few)
 
     @T.prim_func(s_tir=True)
     def transpose(
@@ -101,35 +104,66 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
         target_stride: T.int64,
     ):
         T.func_attr({"global_symbol": TRANSPOSE_SYMBOL, "tirx.noalias": True})
-        S = T.match_buffer(source, (columns, rows), "float32", align=4, strides=[source_stride, T.int64(1)])
-        D = T.match_buffer(target, (rows, columns), "float32", align=4, strides=[target_stride, T.int64(1)])
+        # Flat, so that a multiple of a stride is the same in every round of a loop; LLVM does not find that in rows.
+        S = T.match_buffer(source, (columns * source_stride,), "float32", align=4)
+        D = T.match_buffer(target, (rows * target_stride,), "float32", align=4)
         with T.sblock("root"):
-            block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "float32", scope="local")
-            for jo in T.serial(T.truncdiv(columns + lanes - 1, lanes)):
-                for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
-                    wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), rows - io * lanes))
-                    tall: T.let[T.int32] = T.Cast("int32", T.min(T.int64(lanes), columns - jo * lanes))
-                    # The rows that are next: each is a stream of its own, too short for hardware to follow.
-                    for j in T.unroll(lanes):
-                        T.evaluate(fetch(T.address_of(S[(jo + 1) * lanes + j, io * lanes])))
-                    for j in T.unroll(lanes):
-                        if j < tall:
-                            block[T.ramp(j * lanes, 1, lanes)] = masked_load(
-                                T.address_of(S[jo * lanes + j, io * lanes]),
-                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
-                                lanes,
-                            )
-                        else:
-                            block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.float32(0), lanes)
-                    turn(block)
-                    for i in T.unroll(lanes):
-                        if i < wide:
-                            T.evaluate(
-                                masked_store(
-                                    block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)],
-                                    T.address_of(D[io * lanes + i, jo * lanes]),
-                                    T.ramp(0, 1, lanes) < T.broadcast(tall, lanes),
-                                )
-                            )
+            if rows > few:
+                squares(S, D, rows, columns, source_stride, target_stride)
+            else:
+                narrow(S, D, rows, columns, source_stride, target_stride)
 
     return transpose
+
+
+def transposition(side: int) -> Callable[..., None]:
+    """Statements that transpose squares of this side: as many vector loads, rounds of shuffles, as many vector stores,
+    masked at an edge."""
+    rounds, turn = turning(side)
+
+    def inside(count: Any) -> Any:
+        return T.ramp(0, 1, side) < T.broadcast(count, side)
+
+    @T.inline
+    def square(
+        S: Any, D: Any, block: Any, of: Any, to: Any, ss: Any, ds: Any, wide: Any, tall: Any, whole: bool
+    ) -> None:
+        """`wide` columns of `tall` rows from S[of] to D[to]; the rows are known to be all of a square, or not."""
+        # The rows that are next: each is a stream of its own, too short for hardware to follow.
+        for j in T.unroll(side):
+            T.evaluate(fetch(T.address_of(S[of + side * ss + j * ss])))
+        for j in T.unroll(side):
+            if whole or j < tall:
+                block[T.ramp(j * side, 1, side)] = masked_load(T.address_of(S[of + j * ss]), inside(wide), side)
+            else:
+                block[T.ramp(j * side, 1, side)] = T.broadcast(T.float32(0), side)
+        turn(block)
+        for i in T.unroll(side):
+            if i < wide:
+                if whole:
+                    D[T.ramp(to + i * ds, 1, side)] = block[T.ramp((rounds * side + i) * side, 1, side)]
+                else:
+                    T.evaluate(
+                        masked_store(
+                            block[T.ramp((rounds * side + i) * side, 1, side)],
+                            T.address_of(D[to + i * ds]),
+                            inside(tall),
+                        )
+                    )
+
+    @T.inline
+    def band(S: Any, D: Any, block: Any, first: Any, rows: Any, tall: Any, ss: Any, ds: Any, whole: bool) -> None:
+        for io in T.serial(T.truncdiv(rows + side - 1, side)):
+            wide: T.let[T.int32] = T.Cast("int32", T.min(T.int64(side), rows - io * side))
+            square(S, D, block, first * ss + io * side, io * side * ds + first, ss, ds, wide, tall, whole)
+
+    @T.inline
+    def squares(S: Any, D: Any, rows: Any, columns: Any, ss: Any, ds: Any) -> None:
+        block = T.sblock_alloc_buffer(((rounds + 1) * side * side,), "float32", scope="local")
+        bands: T.let[T.int64] = T.truncdiv(columns, side)
+        for jo in T.serial(bands):
+            band(S, D, block, jo * side, rows, side, ss, ds, True)
+        for _ in T.serial(T.truncdiv(columns + side - 1, side) - bands):
+            band(S, D, block, bands * side, rows, T.Cast("int32", columns - bands * side), ss, ds, False)
+
+    return squares
