@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -159,3 +160,37 @@ def test_rows_of_a_that_start_beside_each_other_conflict(drift):
             for rows, s in zip(height, one.strategies, strict=True)]  # fmt: skip
     assert any(tall) and (near[tall] > 0).all()
     assert not conflicts(span + 16).any()
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_only_a_large_c_in_pieces_waits_for_its_lines(name):
+    """Whole rows of C, and pieces of a C that L2 keeps, do not; shorter pieces wait more than longer ones."""
+    one = priced(name)
+
+    def strewn(m: int, n: int) -> np.ndarray:
+        return np.asarray(one.costs(Shape(m, n, 8, OperandB.PLAIN), ONE_TASK, 1).terms()["strewn"])
+
+    large, small, narrow = strewn(8000, 8000), strewn(64, 500), strewn(500_000, one.lanes)
+    tiled = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap]
+    runs = {i: s.l1.n if s.stage.rows_first else s.l0.n for i in tiled for s in [one.strategies[i]]}
+    assert not small.any() and not narrow[tiled].any()
+    assert all(large[i] == 0 for i in tiled if runs[i] >= 8000) and min(runs.values()) < 512
+    by_run = sorted((run, float(large[i])) for i, run in runs.items())
+    assert by_run[0][1] > 0 and all(a[1] >= b[1] for a, b in pairwise(by_run))
+
+
+def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
+    """Of few rows by a plain B; one that is one panel wide has no next one."""
+    one = priced("epyc-zen4")
+    roomy = replace(one, rates=replace(one.rates, overtaken=0.0))
+
+    def late(columns: int, k: int) -> np.ndarray:
+        at = Shape(3, columns, k, OperandB.PLAIN)
+        return np.asarray(one.costs(at, ONE_TASK, 1).total) / np.asarray(roomy.costs(at, ONE_TASK, 1).total)
+
+    loose = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.pack_b or s.stage.swap)]
+    size = np.array([4.0 * min(one.strategies[i].l1.k, 6000) * one.strategies[i].l0.n for i in loose])
+    wide, fits = late(2000, 6000)[loose], size <= 0.42 * one.rates.l2_bytes
+    assert fits.any() and not fits.all()
+    assert (wide[fits] == 1.0).all() and (wide[~fits] > 1.0).all()
+    assert (late(16, 6000)[loose] == 1.0).all()

@@ -27,7 +27,7 @@ from vortex.effects import (
     reading,
     source_byte,
 )
-from vortex.families import dot_products, held_rows, held_serves, part, streamed_rows, streamed_serves
+from vortex.families import HELD_STREWN, dot_products, held_rows, held_serves, part, streamed_rows, streamed_serves
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
 
@@ -43,6 +43,7 @@ class Cost:
     reload: Value
     conflicts: Value
     partials: Value
+    strewn: Value
     packing: Value
     traffic: Value
     start: Value
@@ -55,6 +56,8 @@ class Cost:
 NEVER = 1e30
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
+NEW_RUN = 512.0
+"""Elements of a row of C after which hardware is ahead of the stores to it."""
 LONG_LINE = 2048.0
 """Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
 
@@ -153,7 +156,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     torn_b = ops.name("torn_b", loose * (long_lines * ((1.0 - s.swap) * panels)) * k * wait)
-    streamed = bytes_b * source * (1.0 + rates.short_runs * loose) * crowded
+    # What was asked for is gone where two panels do not fit into L2: the wider the miss, the more of it.
+    crowd = ops.least(ops.most(panel_b * (10.0 / rates.l2_bytes) - 4.2, 0.0), 1.0)
+    gone = ops.name("gone", ops.where(panels > 1.5, loose * rates.overtaken, 0.0) * crowd)
+    streamed = bytes_b * source * (1.0 + rates.short_runs * loose + gone) * crowded
     first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
     further = ops.where(2.0 * panel_b <= rates.l2_bytes, (1.0 - s.rows_first) * (tiles / bands - 1.0), 0.0)
@@ -183,16 +189,20 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     conflicts = tiles * panels * exposed(ops, missed, one)
 
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
-    written = bytes_c * (
-        2.0 + (1.0 - s.swap) * ops.where(columns <= FETCHED_AHEAD, rates.huddled, rates.strewn) * extra
-    )
+    huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
+    written = bytes_c * (2.0 + huddled * extra)
+    # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
+    run_c = ops.where(turned, rates.lanes, ops.where(s.rows_first > 0.5, s.tile_n, s.width))
+    run_c = ops.where(s.held > 0.5, rates.lanes, run_c)
+    late = ops.where(run_c + 0.5 <= columns, ops.least(NEW_RUN / run_c, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
+    strewn = ops.name("strewn", late * bytes_c * wait)
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * (
         rates.turn_start
         + rows * columns * ops.most(rates.transpose * ops.most(rates.lanes / rows, 1.0), FLOAT * rates.l2_byte)
     )
     partials = (steps - 1.0) * bytes_c * kept * rates.partial
-    busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials)
+    busy = ops.name("busy", compute + exposed_a + exposed_b + reload + conflicts + partials + strewn)
     task = busy + exposed(ops, traffic, busy) + packing + turning
     waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n * p.splits / p.active - EPSILON))
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
@@ -203,11 +213,13 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     stream = (bytes_a + bytes_b + 2.0 * bytes_c) * source
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(columns - rates.lanes, rates.lanes - columns) <= 0.5, 0.0, bytes_c)
-    waits = (bytes_a + scattered) / rates.line_bytes * wait
+    waits = rates.held_late * ((bytes_a + scattered) / rates.line_bytes * wait) + HELD_STREWN * strewn
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, rows, columns, panels, k, steps, stream, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, rows, columns, k, steps, stream), task)
     accepted = accepted * held_serves(ops, s, k, a_is_col) * streamed_serves(ops, s, k, a_is_col)
     outer = ops.where(accepted > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     packing = packing + turning
-    return Cost(total, compute, exposed_a, exposed_b, reload, conflicts, partials, packing, traffic, start, parts)
+    return Cost(
+        total, compute, exposed_a, exposed_b, reload, conflicts, partials, strewn, packing, traffic, start, parts
+    )

@@ -20,6 +20,8 @@ STREAMED_LOADS = 1.25
 """Multiply-adds in whose time the streamed family loads a vector of B,"""
 STREAMED_SUMS = 3.0
 """and one of C and stores it."""
+HELD_STREWN = 0.4
+"""Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -92,7 +94,7 @@ def held_rows(
 ) -> Value:
     """Seconds of one task of the held family, which streams what it touches in `stream`.
 
-    `waits` are the latencies of all lines of its rows. The rows that are left over go one by one, each multiply-add
+    `waits` are what is seen of the latencies of its lines. The rows that are left over go one by one, each multiply-add
     after the one before; what else is in flight are the next ones.
     """
     left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
@@ -111,7 +113,7 @@ def held_rows(
     in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * s.tile_m
     from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (steps - 1.0) * panels * rates.line_bytes * rows)
     again = (from_a + from_c) * rates.l2_byte
-    return compute + exposed(ops, stream, compute) + rates.held_late * waits + again
+    return compute + exposed(ops, stream, compute) + waits + again
 
 
 def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:

@@ -8,11 +8,11 @@ is a picture; ours is read from what the text says of it: a top band of three bl
     4 4 | 5   5
     6 6 | 7   7
 
-There are two reasons to polymerize. A *residue* of few columns (of a turned-over product: rows) leaves lanes empty: it
-goes to the dot family, the rest to outer products. That decides the order of sums, so one thread decides it, like the
-family. A *bad last wave* leaves cores idle: then the output is cut into regions of outer products until the bound says
-that nothing is left to win; bits are those of the plain plan. A library with fixed rows or columns is not cut: it lacks
-the micro-kernels of other last vectors. `runtime/polymerize.c` is the native twin.
+There are two reasons to polymerize. A *residue* of few columns (of a product with a transposed B that is turned over:
+rows) leaves lanes empty: it goes to the dot family, the rest to outer products. That decides the order of sums, so one
+thread decides it, like the family. A *bad last wave* leaves cores idle: then the output is cut into regions of outer
+products until the bound says that nothing is left to win; bits are those of the plain plan. A library with fixed rows
+or columns is not cut: it lacks the micro-kernels of other last vectors. `runtime/polymerize.c` is the native twin.
 """
 
 from __future__ import annotations
@@ -52,13 +52,11 @@ Search = Generator[Request, Answer, Polymer | None]
 
 def residue(shape: Shape, alone: LaunchPlan, machine: Machine) -> Generator[Request, Answer, tuple[bool, int] | None]:
     """Where one thread cuts lanes off for the dot family: whether along the rows of C, and how many stay; or None."""
-    along_m = machine.swaps[alone.index]
+    along_m = machine.swaps[alone.index] and shape.b is OperandB.TRANSPOSED
     extent = shape.m if along_m else shape.n
     rest = extent % machine.lanes
     whole = extent - rest
     if not rest or not whole or not machine.dots.get(rest) or shape.b is OperandB.PACKED or shape.a_is_col:
-        return None
-    if along_m and shape.b is not OperandB.TRANSPOSED:
         return None
     if (machine.lanes - rest) * LESS_LANES < whole + machine.lanes or F32(alone.seconds) < F32(LEAST) * machine.started:
         return None

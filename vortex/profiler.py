@@ -270,6 +270,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         piece=EFFECTS.piece,
         row_piece=EFFECTS.row_piece,
         row_start=EFFECTS.row_start,
+        overtaken=EFFECTS.overtaken,
         short_runs=EFFECTS.short_runs,
         covered=EFFECTS.covered,
         shared_stream=EFFECTS.shared_stream,

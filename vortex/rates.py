@@ -100,6 +100,8 @@ class Rates:
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float
     """and which is seen even so;"""
+    overtaken: float
+    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     short_runs: float
     """how much longer than one stream its bytes take;"""
     covered: float
@@ -113,9 +115,9 @@ class Rates:
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
-    """How many times its bytes a C costs more whose rows are all further ones,"""
+    """Share of the latency that is seen for each line of a C that is written in pieces of its rows."""
     huddled: float
-    """and the same where rows are short."""
+    """How many times its bytes a C of short rows costs more whose rows are all further ones."""
     dot_load: float
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
     dot_stream: float
@@ -186,6 +188,8 @@ class Effects:
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float = 0.0014
     """and which is seen even so;"""
+    overtaken: float = 1.0
+    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     short_runs: float = 0.44
     """how much longer than one stream its bytes take;"""
     covered: float = 0.37
@@ -200,10 +204,10 @@ class Effects:
     """Share of what colliding rows of B cost that is left where they are read once."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
-    strewn: float = 4.0
-    """How many times its bytes a C costs more whose rows are all further ones,"""
+    strewn: float = 0.012
+    """Share of the latency that is seen for each line of a C that is written in pieces of its rows."""
     huddled: float = 0.7
-    """and the same where rows are short."""
+    """How many times its bytes a C of short rows costs more whose rows are all further ones."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
     dot_stream_cycles: float = 2.55

@@ -88,7 +88,7 @@ def spacing(stride: int, span: float, item_bytes: int = 4) -> float:
 
 
 def drift(stride: int, span: float, item_bytes: int = 4) -> float:
-    """Rows that start `stride` elements apart start so many bytes apart within `span`, before or after."""
+    """Rows `stride` elements apart start so many bytes apart within `span`, before or after."""
     return float(min(stride * item_bytes % int(span), -stride * item_bytes % int(span)))
 
 

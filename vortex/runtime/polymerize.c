@@ -178,10 +178,9 @@ static void cuts(const search *s, const vx_region *region, int by_rows, int64_t 
 /* Where one thread cuts lanes off for the dot family: how many stay, and whether along the rows of C; 0 for nowhere. */
 static int64_t residue(const vx_question *q, const vx_answer *alone, int *by_rows) {
   const vx_call *call = q->call;
-  *by_rows = (int)vx_strategies[alone->plan.strategy].swap;
+  *by_rows = vx_strategies[alone->plan.strategy].swap && call->transpose_b;
   int64_t extent = *by_rows ? call->m : call->n, rest = extent % vx_lanes, whole = extent - rest;
   if (!rest || !whole || rest > vx_dot_widest || call->packed || call->transpose_a) return 0;
-  if (*by_rows && !call->transpose_b) return 0;
   if ((vx_lanes - rest) * LESS_LANES < whole + vx_lanes || alone->seconds < LEAST * vx_least_parallel) return 0;
   vx_region all = {.rows = call->m, .columns = call->n}, body, tail;
   cut(&all, *by_rows, whole, &body, &tail);
