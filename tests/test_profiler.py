@@ -43,7 +43,7 @@ def test_a_timer_is_believed() -> None:
 
 
 class HeldUpTimer(SteadyTimer):
-    """The same, held up during all first repetitions of the second micro-kernel at its first depth."""
+    """The same, held up in the first pass at the second micro-kernel and its first depth."""
 
     def __init__(self) -> None:
         self.calls = 0
