@@ -56,6 +56,8 @@ class Cost:
 NEVER = 1e30
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
+ROOM, MORE_ROOM = 0.42, 0.1
+"""Shares of L2: up to the first a panel of B leaves room for the next one, so much above it for nothing of it."""
 NEW_RUN = 512.0
 """Elements of a row of C after which hardware is ahead of the stores to it."""
 LONG_LINE = 2048.0
@@ -156,9 +158,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
     panel_b = rates.bytes_b * depth * ops.least(columns, s.width)
     torn_b = ops.name("torn_b", loose * (long_lines * ((1.0 - s.swap) * panels)) * k * wait)
-    # What was asked for is gone where two panels do not fit into L2: the wider the miss, the more of it.
-    crowd = ops.least(ops.most(panel_b * (10.0 / rates.l2_bytes) - 4.2, 0.0), 1.0)
-    gone = ops.name("gone", ops.where(panels > 1.5, loose * rates.overtaken, 0.0) * crowd)
+    # What was asked for ahead is gone where L2 has no room for it beside the panel that is read.
+    overtaken = ops.where(panels > 1.5, loose * rates.overtaken, 0.0)
+    filled = ops.most(panel_b * (1.0 / (MORE_ROOM * rates.l2_bytes)) - ROOM / MORE_ROOM, 0.0)
+    gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
     streamed = bytes_b * source * (1.0 + rates.short_runs * loose + gone) * crowded
     first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.

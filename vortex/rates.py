@@ -100,12 +100,12 @@ class Rates:
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float
     """and which is seen even so;"""
-    overtaken: float
-    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     short_runs: float
     """how much longer than one stream its bytes take;"""
     covered: float
     """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    overtaken: float
+    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     shared_stream: float
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
@@ -188,12 +188,12 @@ class Effects:
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float = 0.0014
     """and which is seen even so;"""
-    overtaken: float = 1.0
-    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     short_runs: float = 0.44
     """how much longer than one stream its bytes take;"""
     covered: float = 0.37
     """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
+    overtaken: float = 1.0
+    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     shared_stream: float = 0.4
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
     threads, and what else runs on the socket, read from there too."""
