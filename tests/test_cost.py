@@ -174,6 +174,9 @@ def test_only_a_large_c_in_pieces_waits_for_its_lines(name):
     tiled = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap]
     runs = {i: s.l1.n if s.stage.rows_first else s.l0.n for i in tiled for s in [one.strategies[i]]}
     assert not small.any() and not narrow[tiled].any()
+    halves = np.asarray(one.costs(Shape(500_000, one.lanes * 2, 8, OperandB.PLAIN), Grid(1, 2), 2).terms()["strewn"])
+    narrowest = [i for i in tiled if one.strategies[i].l0.n == one.lanes]  # others are not cut within a tile
+    assert narrowest and (halves[narrowest] > 0).all()
     assert all(large[i] == 0 for i in tiled if runs[i] >= 8000) and min(runs.values()) < 512
     by_run = sorted((run, float(large[i])) for i, run in runs.items())
     assert by_run[0][1] > 0 and all(a[1] >= b[1] for a, b in pairwise(by_run))
