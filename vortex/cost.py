@@ -195,8 +195,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     written = bytes_c * (2.0 + huddled * extra)
     # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
-    run_c = ops.where(turned, rates.lanes, ops.where(s.rows_first > 0.5, s.tile_n, s.width))
-    run_c = ops.least(ops.where(s.held > 0.5, rates.lanes, run_c), columns)
+    whole_c = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
+    run_c = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole_c), columns)
     late = ops.where(run_c + 0.5 <= n, ops.least(NEW_RUN / run_c, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
     strewn = ops.name("strewn", late * bytes_c * wait)
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept

@@ -117,7 +117,7 @@ def measure(
     for (rows, vectors), times in seen.items():
         low, high = (statistics.median(found) for found in times)
         slope = (high - low) / (depths[rows, vectors] - short)
-        spread = max(0.0, *(statistics.median(found) / min(found) - 1 for found in times))
+        spread = max(median / min(found) - 1 for median, found in zip((low, high), times, strict=True))
         kernels.append(Measurement(rows, vectors, max(0.0, low - slope * short), slope, round(spread, 4)))
     outer = spec.memories[1].capacity_bytes
     copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))

@@ -82,14 +82,14 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
     )
 
 
-def spacing(stride: int, span: float, item_bytes: int = 4) -> float:
-    """Row starts `stride` elements apart fall on multiples of this many bytes within `span`."""
-    return float(math.gcd(stride * item_bytes, int(span)))
+def spacing(stride: int, span: float) -> float:
+    """Row starts `stride` words apart fall on multiples of this many bytes within `span`."""
+    return float(math.gcd(4 * stride, int(span)))
 
 
-def drift(stride: int, span: float, item_bytes: int = 4) -> float:
-    """Rows `stride` elements apart start so many bytes apart within `span`, before or after."""
-    return float(min(stride * item_bytes % int(span), -stride * item_bytes % int(span)))
+def drift(stride: int, span: float) -> float:
+    """Rows `stride` words apart start so many bytes apart within `span`, before or after."""
+    return float(min(4 * stride % int(span), -4 * stride % int(span)))
 
 
 def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.float32 | None = None) -> Problem:

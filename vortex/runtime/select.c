@@ -19,7 +19,8 @@ void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n,
   const vx_call *call = q->call;
   vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
                q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->spacing_b_l2, q->drift_a,
-               q->drift_b, (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a, q->items_b, q->others);
+               q->drift_b, (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a,
+               q->items_b, q->others);
   for (int64_t s = 0; s < vx_strategy_count; s++)
     if (totals[s] < best->seconds && (dot == VX_ANY_FAMILY || vx_strategies[s].dot == dot))
       *best = (vx_answer){{s, grid_m, grid_n, splits, workers}, totals[s]};
@@ -59,7 +60,7 @@ static int64_t in_words(int64_t stride) {
   return words > 0 ? words : 1;
 }
 
-/* Bytes that are missing to a multiple of the span, or too many. */
+/* Bytes missing to a multiple of the span, or past one: `selector.drift`. */
 static int64_t drift(int64_t bytes, int64_t span) { return smaller(bytes % span, span - bytes % span); }
 
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b) {

@@ -219,8 +219,8 @@ extern const float vx_columns[], vx_slopes[];
 /* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
-                  float drift_a, float drift_b, float grid_m, float grid_n, float splits, float active, float batch, float items_a, float items_b,
-                  float others);
+                  float drift_a, float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
+                  float items_a, float items_b, float others);
 
 /* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
 typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t columns, int64_t ldc, int64_t ldo,
