@@ -6,7 +6,7 @@ the model computed. `python -m eval.model --record FILE` writes one; tests repla
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from vortex.selector import Selector
 from vortex.shapes import shape_of
 
 PICOSECONDS = 1e12
+ALWAYS_LOW = 1.0
+"""`Rates.narrow_rows` of libraries that were recorded before register tiles grew in narrow products."""
 SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
 
 
@@ -39,7 +41,11 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
         for line in lines
     ]
     library = {"hardware": manifest.hardware, "profile": manifest.profile, "lanes": manifest.lanes}
-    library |= {"panel": manifest.panel, "strategies": [_flat(strategy) for strategy in manifest.strategies]}
+    library |= {
+        "narrow_rows": manifest.rates.narrow_rows,
+        "panel": manifest.panel,
+        "strategies": [_flat(strategy) for strategy in manifest.strategies],
+    }
     rows = ",\n".join(json.dumps(race, separators=(",", ":")) for race in races)
     path.write_text(f'{{"about": {json.dumps(about)},\n"library": {json.dumps(library)},\n"races": [\n{rows}\n]}}\n')
 
@@ -56,7 +62,8 @@ def selector_of(library: dict[str, Any]) -> Selector:
         for l0, l1, stage in library["strategies"]
     )
     spec = spec_from(library["hardware"], "a recording")
-    return Selector(strategies, rates(spec, profile), profile.slopes(), library["lanes"], library["panel"])
+    known = replace(rates(spec, profile), narrow_rows=library.get("narrow_rows", ALWAYS_LOW))
+    return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"])
 
 
 def kernel_peak(library: dict[str, Any]) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from priced import found, selector
 
-from vortex.candidates import dot_tiles
+from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
 from vortex.plans import Grid, OperandB, Shape
 from vortex.specs import cpus, load_spec
@@ -160,6 +160,23 @@ def test_rows_of_a_that_start_beside_each_other_conflict(drift):
     tall = rows_as_they_lie & (height > one.rates.l1_ways)
     assert tall.any() and (near[tall] > 0).all()
     assert not conflicts(span + 16).any()
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_a_wide_tile_grows_in_a_narrow_product(name):
+    """By all the rows that its registers hold, and it computes as a tile of so many rows and columns would."""
+    one, grows = priced(name), 0
+    plain = [s for s in one.strategies if s.stage.tiled and not s.stage.swap]
+    for wide in (s for s in plain if s.vectors(one.lanes) > 2):
+        room = registers_needed(wide.l0.m, wide.vectors(one.lanes), 0)
+        rows = max(r for r in range(1, NARROW_ROWS + 1) if r == wide.l0.m or registers_needed(r, 2, 0) <= room)
+        assert tallest(wide, 2, one.lanes) == rows and tallest(wide, wide.vectors(one.lanes), one.lanes) == wide.l0.m
+        made = replace(wide, l0=replace(wide.l0, m=rows, n=2 * one.lanes))
+        pair = replace(one, strategies=(wide, made))
+        grown, native = pair.costs(shape(5000, 2 * one.lanes, 100), ONE_TASK, 1).terms()["compute"]
+        assert grown == pytest.approx(native, rel=1e-5)
+        grows += rows > wide.l0.m
+    assert grows
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in cpus()])

@@ -211,6 +211,8 @@ STREAMS = 8
 """Rows that hardware prefetchers follow at once."""
 DOT_ROWS = STREAMS
 """Rows of a dot tile."""
+NARROW_ROWS = 14
+"""Most rows of a register tile that has grown in a narrow product: as many as two vectors leave to it."""
 
 
 def dot_tiles(registers: int) -> dict[int, int]:
@@ -317,6 +319,12 @@ def closure(strategies: tuple[Strategy, ...] | list[Strategy], lanes: int) -> se
     return {
         (rows, vectors)
         for strategy in strategies
-        for rows in range(1, strategy.l0.m + 1)
         for vectors in range(1, strategy.vectors(lanes) + 1)
+        for rows in range(1, tallest(strategy, vectors, lanes) + 1)
     }
+
+
+def tallest(strategy: Strategy, vectors: int, lanes: int) -> int:
+    """Rows of its register tiles for so many vectors of columns: fewer than a tile has leave registers to more rows."""
+    registers = registers_needed(strategy.l0.m, strategy.vectors(lanes), 0)
+    return max(strategy.l0.m, min(max(registers // vectors - 1, registers // (vectors + 1)), NARROW_ROWS))

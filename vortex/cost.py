@@ -86,11 +86,14 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     rows = ops.name("rows", ops.ceil(m / p.grid_m - EPSILON))
     units = ops.ceil(n * s.per_width - EPSILON)
     columns = ops.name("columns", ops.least(n, ops.ceil(units / p.grid_n - EPSILON) * s.width))
-    tiles = ops.name("tiles", ops.most(ops.ceil(rows * s.per_row - EPSILON), 1.0))
-    height = ops.name("height", rows / tiles)
     full = ops.name("full", ops.floor(columns * s.per_width + EPSILON))
     rest = ops.name("rest", ops.ceil((columns - full * s.width) * (s.vectors * s.per_width) - EPSILON))
     panels = full + ops.least(rest, 1.0)
+    narrow = ops.most(s.registers / ops.most(rest, 1.0) - 1.0, s.registers / (rest + 1.0))
+    tall = ops.least(ops.floor(narrow + EPSILON), rates.narrow_rows)
+    tall = ops.where(full > 0.5, s.rows, ops.most(s.rows, tall))
+    tiles = ops.name("tiles", ops.most(ops.ceil(rows / tall - EPSILON), 1.0))
+    height = ops.name("height", rows / tiles)
     depth = ops.name("depth", ops.least(k, s.tile_k))
     steps = ops.name("steps", ops.most(ops.ceil(k * s.per_tile_k - EPSILON), 1.0))
 
@@ -114,8 +117,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
     colliding = ops.name("colliding", spacing_b / rates.l1_span)
     crowding = rates.collision * colliding * rates.line_bytes
-    left = ops.where(tiles > 1.5, 1.0, rates.asked_rows)
-    crowded = ops.name("crowded", 1.0 + left * loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
+    crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
@@ -145,9 +147,12 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     far_lines = rates.turned_leap * s.swap * loose_a * long_lines * ops.least(piece / rates.line_bytes, 1.0)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
     first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
-    # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows.
-    unasked = ops.most(1.0 - s.width / height, 0.0)
-    far_rows = (1.0 - a_is_col) * ops.where(p.k <= FETCHED_AHEAD, unasked, rates.unfollowed * extra)
+    # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows. Of
+    # longer rows the beginnings.
+    beginnings = ops.least(FETCHED_AHEAD / ops.most(p.k, 1.0), 1.0)
+    unasked = ops.most(1.0 - s.width / height, 0.0) * beginnings
+    unfollowed = ops.where(p.k <= FETCHED_AHEAD, 0.0, rates.unfollowed * extra)
+    far_rows = (1.0 - a_is_col) * ops.most(unasked, unfollowed)
     stalls = ops.name("stalls", far_rows * issued)
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
@@ -162,7 +167,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     overtaken = ops.where(panels > 1.5, loose * rates.overtaken, 0.0)
     filled = ops.most(panel_b * (1.0 / (MORE_ROOM * rates.l2_bytes)) - ROOM / MORE_ROOM, 0.0)
     gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
-    streamed = bytes_b * source * (1.0 + rates.short_runs * loose + gone) * crowded
+    # Lines that collide are lost on the way through the inner caches: what brings them again is the outermost.
+    collided = ops.least(source, rates.l3_byte) * (crowded - 1.0)
+    streamed = bytes_b * (source + collided) * (1.0 + rates.short_runs * loose + gone)
     first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
     further = ops.where(2.0 * panel_b <= rates.l2_bytes, (1.0 - s.rows_first) * (tiles / bands - 1.0), 0.0)
@@ -175,6 +182,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
+    huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
+    written = bytes_c * (2.0 + huddled * extra)
     # What L2 dropped is still in the outermost cache, if there is room.
     outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
@@ -182,7 +191,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
-    band_b = ops.most(exposed(ops, again_b, across), seen_b)
+    band_b = ops.most(exposed(ops, again_b + written * source / tiles, across), seen_b)
     reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
 
     drift_a = ops.where(turned, p.drift_b, p.drift_a)
@@ -192,8 +201,6 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     conflicts = tiles * panels * exposed(ops, missed, one)
 
     kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
-    huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
-    written = bytes_c * (2.0 + huddled * extra)
     # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
     whole_c = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
     run_c = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole_c), columns)

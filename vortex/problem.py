@@ -14,6 +14,8 @@ class Strategies:
     rows: Value
     vectors: Value
     width: Value
+    registers: Value
+    """Of its sums and the vectors of B, or the rows of A, that it multiplies at a time."""
     per_row: Value
     per_width: Value
     tile_m: Value

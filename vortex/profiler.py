@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vortex.arithmetic import Array
-from vortex.candidates import DOT_ROWS, dot_tiles
+from vortex.candidates import DOT_ROWS, NARROW_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec, Instruction
 from vortex.rates import EFFECTS, Rates
@@ -230,6 +230,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         transpose=profile.transpose_s,
         lanes=float(isa.lanes),
         registers=float(isa.registers),
+        narrow_rows=float(NARROW_ROWS),
         multiply_add=1 / (isa.issue_per_cycle * clock),
         cores=float(spec.cores),
         latency_issues=isa.in_flight,
@@ -269,7 +270,6 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         covered=EFFECTS.covered,
         shared_stream=EFFECTS.shared_stream,
         turned_leap=EFFECTS.turned_leap,
-        asked_rows=EFFECTS.asked_rows,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         huddled=EFFECTS.huddled,

@@ -42,6 +42,8 @@ class Rates:
     """Seconds to transpose one element into the CacheBuffer."""
     lanes: float
     registers: float
+    narrow_rows: float
+    """Most rows of the register tile of a product that has fewer vectors of columns than the tile."""
     multiply_add: float
     """Seconds per vector multiply-add at full issue."""
     cores: float
@@ -110,8 +112,6 @@ class Rates:
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
-    asked_rows: float
-    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
@@ -200,17 +200,15 @@ class Effects:
     turned_leap: float = 2.0
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
     that wait for them fill a scheduler, and that is less than the window."""
-    asked_rows: float = 0.3
-    """Share of what colliding rows of B cost that is left where they are read once."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
-    strewn: float = 0.012
+    strewn: float = 0.006
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows."""
     huddled: float = 0.7
     """How many times its bytes a C of short rows costs more whose rows are all further ones."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream_cycles: float = 2.55
+    dot_stream_cycles: float = 2.0
     """and cycles for one of the long side, which comes from outside L1;"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from vortex.arithmetic import F32, Array, ArrayArithmetic
-from vortex.candidates import WHOLE, Strategy, takes_packed
+from vortex.candidates import WHOLE, Strategy, registers_needed, takes_packed
 from vortex.cost import NEVER, Cost, predict
 from vortex.dtypes import WordFormat
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, split_grids, ways
@@ -62,6 +62,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         rows=column([t.m for t in l0]),
         vectors=column([max(t.n // lanes, 1) for t in l0]),
         width=column([t.n for t in l0]),
+        registers=column([registers_needed(t.m, max(t.n // lanes, 1), 0) for t in l0]),
         per_row=column([1.0 / t.m for t in l0]),
         per_width=column([1.0 / t.n for t in l0]),
         tile_m=column([t.m for t in l1]),

@@ -232,6 +232,7 @@ def library_table(
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
+            f"const int64_t vx_narrow_rows = {selector.rates.narrow_rows:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",

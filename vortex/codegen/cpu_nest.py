@@ -261,7 +261,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 T.address_of(A[corner + (i + height) * step + AHEAD + part]),
                                 T.address_of((SB if pack_b else B)[further]),
                             )
-                            often: T.let[T.int64] = T.max(T.truncdiv(apart * asking, height), T.int64(1))
+                            often: T.let[T.int64] = T.max(T.truncdiv(apart * asking + height // 2, height), T.int64(1))
                             every: T.let[T.int64] = T.Select(passing, often, sharing)
                             if finishes:  # noqa: SIM102
                                 if finish == 2:

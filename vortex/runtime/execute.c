@@ -5,13 +5,22 @@
 #define BAND_SHARE 2
 #define SHORTEST_BAND 1024
 
+/* Rows of its register tiles for so many columns: fewer vectors than a tile has leave registers for more rows. As the cost has it. */
+static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
+  int64_t vectors = quotient_up(columns, vx_lanes);
+  if (s->held || s->streamed || vectors >= s->vectors) return s->rows;
+  int64_t registers = s->rows * s->vectors + smaller(s->rows, s->vectors);
+  int64_t few = registers / vectors - 1, many = registers / (vectors + 1), rows = smaller(few > many ? few : many, vx_narrow_rows);
+  return rows > s->rows ? rows : s->rows;
+}
+
 /* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
-static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m) {
+static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m, int64_t tile) {
   if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;
   int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / vx_get_threads() / part->depth;
   if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
   int64_t bands = quotient_up(m, rows);
-  return bands > 1 ? rounded(quotient_up(m, bands), work->strategy->rows) : m;
+  return bands > 1 ? rounded(quotient_up(m, bands), tile) : m;
 }
 
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
@@ -20,7 +29,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                      int64_t column, int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
-  int64_t width = s->vectors * vx_lanes, band = band_of(work, part, m);
+  int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, end - column), band = band_of(work, part, m, tall);
   for (int64_t i = 0; i < m; i += band) {
     int64_t rows = smaller(band, m - i), first = row + i;
     vx_store from = vx_store_from(store, i, 0);
@@ -28,7 +37,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                call->b + (call->transpose_b ? part->first : part->first * call->ldb),
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
                call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
-               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, s->rows, s->vectors, part->accumulate, &from, finish);
+               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, part->accumulate, &from, finish);
   }
 }
 
@@ -64,7 +73,7 @@ void vx_run_outer(void *context, int64_t index) {
   int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
   int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
   if (at_once)
-    c_floats = vx_finishes && !call->transpose_a ? 0 : (s->held ? tile_m : s->rows) * (width + vx_lanes);
+    c_floats = vx_finishes && !call->transpose_a ? 0 : (s->held ? tile_m : tile_rows(s, end - column)) * (width + vx_lanes);
   else if (apart && !s->swap)
     c_floats = m * (tile_n + vx_lanes);
   int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;

@@ -211,6 +211,7 @@ extern const int64_t vx_panel;         /* width of the panels of a packed operan
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
 extern const int64_t vx_l3_bytes;      /* of operands that the outermost cache keeps */
+extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a product narrower than one */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
