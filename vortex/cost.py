@@ -169,12 +169,17 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
     # Lines that collide are lost on the way through the inner caches: what brings them again is the outermost.
     collided = ops.least(source, rates.l3_byte) * (crowded - 1.0)
-    streamed = bytes_b * (source + collided) * (1.0 + rates.short_runs * loose + gone)
-    first_b = ops.name("first_b", streamed + rates.row_piece * torn_b)
+    # The second band of rows of A finds B in the outermost cache, if there is room.
+    outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
+    known = ops.where(bytes_b * p.active <= rates.l3_bytes, outer, source)
+    stretch = bytes_b * (1.0 + rates.short_runs * loose + gone)
+    first_b = ops.name("first_b", stretch * (source + collided) + rates.row_piece * torn_b)
+    next_b = stretch * (known + collided) + rates.row_piece * torn_b
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
     further = ops.where(2.0 * panel_b <= rates.l2_bytes, (1.0 - s.rows_first) * (tiles / bands - 1.0), 0.0)
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
-    exposed_b = (1.0 - s.pack_b) * bands * (exposed(ops, first_b, covered) + rates.row_start * torn_b)
+    arriving = exposed(ops, first_b, covered) + (bands - 1.0) * exposed(ops, next_b, covered)
+    exposed_b = (1.0 - s.pack_b) * (arriving + bands * rates.row_start * torn_b)
 
     block_b = rates.bytes_b * depth * ops.least(columns, s.tile_n)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
@@ -185,7 +190,6 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     written = bytes_c * (2.0 + huddled * extra)
     # What L2 dropped is still in the outermost cache, if there is room.
-    outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
     seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
