@@ -202,7 +202,7 @@ class Effects:
     that wait for them fill a scheduler, and that is less than the window."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
-    strewn: float = 0.006
+    strewn: float = 0.004
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows."""
     huddled: float = 0.7
     """How many times its bytes a C of short rows costs more whose rows are all further ones."""
