@@ -187,14 +187,15 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
     dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
     from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
-    huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
-    written = bytes_c * (2.0 + huddled * extra)
     # What L2 dropped is still in the outermost cache, if there is room.
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
     seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
+    huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
+    written = bytes_c * (2.0 + huddled * extra)
+    # C passes through L2 beside what the next row tile reads of B again.
     band_b = ops.most(exposed(ops, again_b + written * source / tiles, across), seen_b)
     reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
 
