@@ -164,13 +164,14 @@ def test_rows_of_a_that_start_beside_each_other_conflict(drift):
 
 @pytest.mark.parametrize("name", [spec.name for spec in cpus()])
 def test_a_wide_tile_grows_in_a_narrow_product(name):
-    """By all the rows that its registers hold, and it computes as a tile of so many rows and columns would."""
+    """By the rows that its registers and a set of L1 hold, and it computes as a tile of so many rows and columns."""
     one, grows = priced(name), 0
     plain = [s for s in one.strategies if s.stage.tiled and not s.stage.swap]
     for wide in (s for s in plain if s.vectors(one.lanes) > 2):
         room = registers_needed(wide.l0.m, wide.vectors(one.lanes), 0)
         rows = max(r for r in range(1, NARROW_ROWS + 1) if r == wide.l0.m or registers_needed(r, 2, 0) <= room)
         assert tallest(wide, 2, one.lanes) == rows and tallest(wide, wide.vectors(one.lanes), one.lanes) == wide.l0.m
+        rows = max(wide.l0.m, min(rows, load_spec(name).memories[0].ways - 1))
         made = replace(wide, l0=replace(wide.l0, m=rows, n=2 * one.lanes))
         pair = replace(one, strategies=(wide, made))
         grown, native = pair.costs(shape(5000, 2 * one.lanes, 100), ONE_TASK, 1).terms()["compute"]

@@ -212,7 +212,7 @@ STREAMS = 8
 DOT_ROWS = STREAMS
 """Rows of a dot tile."""
 NARROW_ROWS = 14
-"""Most rows of a register tile that has grown in a narrow product: as many as two vectors leave to it."""
+"""Most rows of a register tile that has grown in a narrow product: no more than two vectors leave to it."""
 
 
 def dot_tiles(registers: int) -> dict[int, int]:

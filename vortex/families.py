@@ -20,7 +20,9 @@ STREAMED_LOADS = 1.25
 """Multiply-adds in whose time the streamed family loads a vector of B,"""
 STREAMED_SUMS = 3.0
 """and one of C and stores it."""
-HELD_STREWN = 0.4
+DOT_AGAIN = 0.07
+"""Share of its arithmetic that the dot family takes longer for each further pass over the long side."""
+HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
@@ -75,7 +77,7 @@ def dot_products(
     turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
     waits = pages * latency(ops, rates, footprint, p.active) * rates.page
-    once = compute + waits + exposed(ops, load, compute)
+    once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 

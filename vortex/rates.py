@@ -43,7 +43,8 @@ class Rates:
     lanes: float
     registers: float
     narrow_rows: float
-    """Most rows of the register tile of a product that has fewer vectors of columns than the tile."""
+    """Most rows of the register tile of a product that has fewer vectors of columns than the tile: their beginnings, a
+    power of two apart, must all stay in one set of the innermost cache."""
     multiply_add: float
     """Seconds per vector multiply-add at full issue."""
     cores: float
