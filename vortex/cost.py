@@ -117,7 +117,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
     colliding = ops.name("colliding", spacing_b / rates.l1_span)
     crowding = rates.collision * colliding * rates.line_bytes
-    crowded = ops.name("crowded", 1.0 + loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
+    left = ops.where(tiles > 1.5, 1.0, rates.asked_rows)
+    crowded = ops.name("crowded", 1.0 + left * loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)

@@ -270,6 +270,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         covered=EFFECTS.covered,
         shared_stream=EFFECTS.shared_stream,
         turned_leap=EFFECTS.turned_leap,
+        asked_rows=EFFECTS.asked_rows,
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
         huddled=EFFECTS.huddled,

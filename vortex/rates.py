@@ -113,6 +113,8 @@ class Rates:
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
+    asked_rows: float
+    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
@@ -201,6 +203,8 @@ class Effects:
     turned_leap: float = 2.0
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
     that wait for them fill a scheduler, and that is less than the window."""
+    asked_rows: float = 0.3
+    """Share of what colliding rows of B cost that is left where they are read once."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004
