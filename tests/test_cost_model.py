@@ -32,7 +32,7 @@ class Bounds:
     error_small: float
 
 
-MACHINES = {"zen5": Bounds(0.985, 0.98, 0.04, 0.08, 0.12), "zen4": Bounds(0.985, 0.98, 0.04, 0.13, 0.2)}
+MACHINES = {"zen5": Bounds(0.985, 0.98, 0.03, 0.07, 0.12), "zen4": Bounds(0.985, 0.98, 0.04, 0.13, 0.2)}
 
 
 @dataclass(frozen=True)
