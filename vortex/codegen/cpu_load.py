@@ -1,6 +1,7 @@
 """Load stages of L1 on CPUs: rows copied or transposed into the CacheBuffer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -59,31 +60,70 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
     return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]
 
 
-def zipped(count: int) -> tuple[list[int], list[int]]:
-    """The lanes of two vectors taken by turns: what makes the first vector of the result, and the second."""
-    first, second = range(count // 2), range(count // 2, count)
-    return [x for i in first for x in (i, count + i)], [x for i in second for x in (i, count + i)]
+LANE = 4
+"""Elements in 128 bits: a shuffle within these is one instruction of three operands, which Zen 5 does twice a cycle."""
 
 
-def shuffled(block: tirx.Buffer, row: Any, target: Any, lanes: int) -> None:
-    """One step of a transposition: the rows `row` and lanes / 2 further become `target` and the one after it."""
-    pair = [block[T.ramp(x * lanes, 1, lanes)] for x in (row, row + lanes // 2)]
-    for half, order in enumerate(zipped(lanes)):
-        T.buffer_store(block, T.Shuffle(pair, order), [T.ramp((target + half) * lanes, 1, lanes)])
+def zipped(lanes: int, within: int, count: int = 1) -> tuple[list[int], list[int]]:
+    """Of two vectors by turns `count` elements, in each `within` of them: those of the first halves, of the second."""
+    half = within // 2
+    first, second = (
+        [
+            of + part + x + i
+            for part in range(0, lanes, within)
+            for x in range(start, start + half, count)
+            for of in (0, lanes)
+            for i in range(count)
+        ]
+        for start in (0, half)
+    )
+    return first, second
 
 
-def turning(lanes: int) -> tuple[int, Callable[[Any], None]]:
-    """How a square block of registers is transposed: in so many rounds, each into the `lanes` rows behind its own, of
-    which the last ones hold the result; and the statements of it in TVMScript, for one use in one kernel."""
-    rounds = lanes.bit_length() - 1
+def dealt(lanes: int) -> tuple[list[int], list[int]]:
+    """Every other 128 bits of two vectors: from the first on, from the second on."""
+    first, second = (
+        [of + corner + i for of in (0, lanes) for corner in range(start, lanes, 2 * LANE) for i in range(LANE)]
+        for start in (0, LANE)
+    )
+    return first, second
 
-    @T.inline
-    def turn(block: Any) -> None:
-        for r in T.unroll(rounds):
-            for j in T.unroll(lanes // 2):
-                shuffled(block, r * lanes + j, (r + 1) * lanes + 2 * j, lanes)
 
-    return rounds, turn
+@dataclass(frozen=True)
+class Exchange:
+    """Two registers become two others, in these orders of both's elements."""
+
+    sources: tuple[int, int]
+    targets: tuple[int, int]
+    orders: tuple[list[int], list[int]]
+
+
+def exchanges(lanes: int) -> list[list[Exchange]]:
+    """Rounds that transpose a square of as many registers: first squares of LANE elements within 128 bits, then what
+    these make up."""
+    pairs, squares = zipped(lanes, min(LANE, lanes)), range(lanes // LANE)
+    singles = [Exchange((2 * i, 2 * i + 1), (2 * i, 2 * i + 1), pairs) for i in range(lanes // 2)]
+    doubles = [
+        Exchange((q * LANE + h, q * LANE + 2 + h), (q * LANE + 2 * h, q * LANE + 2 * h + 1), zipped(lanes, LANE, 2))
+        for q in squares
+        for h in range(2)
+    ]
+    across = [
+        Exchange((2 * q * LANE + c, (2 * q + 1) * LANE + c), (q * LANE + c, q * LANE + lanes // 2 + c), dealt(lanes))
+        for q in squares[: len(squares) // 2]
+        for c in range(LANE)
+    ]
+    return [singles, *([doubles] if squares else []), *([across] * (len(squares).bit_length() - 1))]
+
+
+def turn(block: tirx.Buffer, lanes: int) -> None:
+    """Statements that transpose the first `lanes` rows of a block of registers, each round into the rows behind its
+    own: the last ones hold the result."""
+    for r, pairs in enumerate(exchanges(lanes)):
+        for exchange in pairs:
+            found = [block[T.ramp((r * lanes + row) * lanes, 1, lanes)] for row in exchange.sources]
+            for row, order in zip(exchange.targets, exchange.orders, strict=True):
+                T.buffer_store(block, T.Shuffle(found, order), [T.ramp(((r + 1) * lanes + row) * lanes, 1, lanes)])
 
 
 def transpose_kernel(lanes: int) -> tirx.PrimFunc:
@@ -119,7 +159,7 @@ def transpose_kernel(lanes: int) -> tirx.PrimFunc:
 def transposition(side: int) -> Callable[..., None]:
     """Statements that transpose squares of this side: as many vector loads, rounds of shuffles, as many vector stores,
     masked at an edge."""
-    rounds, turn = turning(side)
+    rounds = len(exchanges(side))
 
     def inside(count: Any) -> Any:
         return T.ramp(0, 1, side) < T.broadcast(count, side)
@@ -137,7 +177,7 @@ def transposition(side: int) -> Callable[..., None]:
                 block[T.ramp(j * side, 1, side)] = masked_load(T.address_of(S[of + j * ss]), inside(wide), side)
             else:
                 block[T.ramp(j * side, 1, side)] = T.broadcast(T.float32(0), side)
-        turn(block)
+        turn(block, side)
         for i in T.unroll(side):
             if i < wide:
                 if whole:

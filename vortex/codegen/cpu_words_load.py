@@ -13,7 +13,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_load import turning, zipped
+from vortex.codegen.cpu_load import exchanges, turn, zipped
 from vortex.codegen.cpu_tile import LINE, fetch, masked_load
 from vortex.dtypes import WordFormat
 
@@ -91,7 +91,7 @@ class Gather:
                 [
                     T.Shuffle([T.reinterpret(element, x), T.reinterpret(element, y)], order)
                     for x, y in zip(left, right, strict=True)
-                    for order in zipped(count)
+                    for order in zipped(count, count)
                 ]
                 for left, right in zip(groups[::2], groups[1::2], strict=True)
             ]
@@ -203,7 +203,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     Square blocks of words in registers: `lanes` loads, log2(lanes) rounds of shuffles, `lanes` stores.
     """
     gather, per_word, signed = Gather(words, lanes), words.per_word, words.accumulator == "int32"
-    element, (rounds, turn) = gather.element, turning(lanes)
+    element, rounds = gather.element, len(exchanges(lanes))
 
     @T.prim_func(s_tir=True)
     def turn_(
@@ -235,7 +235,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                             )
                         else:
                             block[T.ramp(j * lanes, 1, lanes)] = T.broadcast(T.int32(0), lanes)
-                    turn(block)
+                    turn(block, lanes)
                     if signed:  # words past the end of k are zeros
                         D[T.ramp(begin, 1, lanes)] = D[T.ramp(begin, 1, lanes)] - column_sums(
                             [block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)] for i in range(lanes)], lanes
@@ -278,7 +278,7 @@ def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
 def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     """Load stage of A by columns: the same arguments, source [k, rows]; blocks of words are turned in registers."""
     gather, per_word = Gather(words, lanes), words.per_word
-    element, (rounds, turn) = gather.element, turning(lanes)
+    element, rounds = gather.element, len(exchanges(lanes))
 
     @T.prim_func(s_tir=True)
     def columns_(
@@ -300,7 +300,7 @@ def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                             ],
                             [T.Select((wo * lanes + j) * per_word + r < k, wide, T.int32(0)) for r in range(per_word)],
                         )
-                    turn(block)
+                    turn(block, lanes)
                     for i in T.unroll(lanes):
                         if i < wide:
                             D[T.ramp((io * lanes + i) * target_stride + wo * lanes, 1, lanes)] = block[
