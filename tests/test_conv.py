@@ -21,7 +21,7 @@ from vortex import DtypeError, LibraryError, OperandError, ShapeError, UnknownNa
 from vortex import operators as ops
 from vortex.conv_cost import ConvProblem, predict_conv
 from vortex.conv_launcher import ConvKernel
-from vortex.conv_selector import ConvPlan, ConvSelector, family_of, staged, strategies, taps_seen
+from vortex.conv_selector import ConvPlan, ConvSelector, family_of, passes, staged, strategies, taps_seen
 from vortex.convolution import ConvShape, window
 from vortex.library import Library
 from vortex.plans import Grid, grids
@@ -67,6 +67,13 @@ CASES = [
     pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": 2}, id="three channels, dilated"),
     pytest.param((1, 2, 1, 2), (5, 2, 2, 3), {"padding": 7, "stride": (1, 2)}, id="two channels, mostly padding"),
     pytest.param((40, 3, 3, 16), (48, 16, 3, 3), {"padding": 1}, id="many small images"),
+    pytest.param((2, 4, 5, 400), (9, 400, 5, 5), {"padding": 2}, id="filter columns in passes"),
+    pytest.param(
+        (3, 2, 3, 9000),
+        (5, 9000, 3, 2),
+        {"padding": (5, 1, 2, 4), "dilation": 2, "stride": (1, 2)},
+        id="taps in passes",
+    ),
     pytest.param((2, 9, 11, 6), (14, 3, 3, 3), {"padding": 1, "groups": 2}, id="groups"),
     pytest.param((2, 9, 33, 48), (36, 16, 3, 3), {"padding": (1, 0, 2, 3), "groups": 3}, id="groups side by side"),
     pytest.param(
@@ -164,6 +171,27 @@ class TestResults:
             for m, n in ((1, 1), (3, 1), (1, 2), (2, 2))
         ]
         assert all((y == found[0]).all() for y in found)
+
+    @pytest.mark.parametrize(("taps", "at_once"), [((5, 5), 5), ((5, 5), 10), ((3, 2), 1)])
+    def test_passes_over_a_panel_have_the_same_bits(self, conv: ConvKernel, taps: tuple[int, int], at_once: int):
+        """As many channels as let the second cache keep so many taps: one column, two, and less than one."""
+        kept = round(conv.selector.rates.l2_bytes)
+        x, filters = (3, 5, 6, kept // (4 * conv.selector.panel * at_once)), 20
+        shape, where = ConvShape(*x, filters, *taps, window(1, 2)), {"padding": 2}
+        parts = -(-taps[1] // max(1, at_once // taps[0])) * -(-taps[0] // at_once)
+        assert passes(shape, conv.selector.panel, kept) == parts > 1
+        generator = np.random.default_rng(3)
+        data, w = generator.standard_normal(x, np.float32), generator.standard_normal(shape.weights, np.float32)
+        expected = conv.operator.reference(data, w, **where)
+        found = [
+            conv.run(
+                ConvPlan("direct", walk, 0, Grid(m, n), 0.0), data, w, np.empty(expected.shape, np.float32), **where
+            )
+            for walk in (False, True)
+            for m, n in ((1, 1), (3, 1))
+        ]
+        assert all((y == found[0]).all() for y in found)
+        assert np.abs(found[0] - expected).max() <= 1e-4 * np.abs(expected).max()
 
     def test_every_plan_of_lines_has_the_same_bits(self, conv: ConvKernel):
         generator = np.random.default_rng(3)

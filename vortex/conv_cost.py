@@ -19,6 +19,10 @@ from vortex.rates import Rates
 TAP_ISSUES = 20.0
 """Multiply-adds in whose time L0 goes from one tap to the next; counted in its machine code."""
 
+BLOCK = 0.53
+"""Share of what the second cache keeps that the input of a block of units may take, which all panels pass over: beside
+it are a pass of a panel, outputs, and what streams."""
+
 DEPTHWISE_TAP = 1.6
 """Multiply-adds in whose time a depthwise tile takes one vector through one tap."""
 DEPTHWISE_ISSUES = 6.0
@@ -48,6 +52,8 @@ class ConvProblem:
     """Channels of a group where vectors run along the channels of all groups, whose `depth` and `filters` are then; 0
     elsewhere."""
     input_bytes: Value
+    line_bytes: Value
+    """Of the input that one row of output pixels adds to what those before it see."""
     seen: Value
     """Taps that lie inside of the input, the mean over all output pixels; `seen_h` of one filter column."""
     seen_h: Value
@@ -59,6 +65,8 @@ class ConvProblem:
     """Elements that are copied for each panel of filters."""
     taps: Value
     """Of the whole filter."""
+    passes: Value
+    """Parts that they are applied in: the second cache keeps a panel's."""
     edges: Value
     """Calls of L0 that padding adds to each row of pixels."""
     stride_w: Value
@@ -98,14 +106,14 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     height = ops.name("height", line / tiles)
     units = ops.where(walks, tiles * p.out_h * p.out_w, p.batch * p.out_h)
     per_unit = ops.where(walks, 1.0, tiles)
-    calls = ops.name("calls", 1.0 + ops.where(walks, 0.0, p.edges / tiles))
+    calls = ops.name("calls", p.passes + ops.where(walks, 0.0, p.edges / tiles))
     depth = ops.name("depth", p.depth * p.seen)
     hops = p.hops * TAP_ISSUES * rates.multiply_add
     wide = ops.name("wide", micro_kernel(ops, rates, height, p.vectors, depth, calls) + hops)
     narrow = ops.where(p.rest > 0.5, micro_kernel(ops, rates, height, p.rest, depth, calls) + hops, 0.0)
     narrow = ops.name("narrow", narrow)
 
-    panel_bytes = FLOAT * p.depth * p.taps * p.width
+    panel_bytes = FLOAT * p.depth * p.taps * p.width / p.passes
     footprint = p.input_bytes + FLOAT * p.groups * (
         p.filters * p.depth * p.taps + p.batch * p.out_h * p.out_w * p.filters
     )
@@ -129,7 +137,10 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     written = 2.0 * FLOAT * mine * height * p.filters
     weights = share * FLOAT * p.groups * p.filters * p.depth * p.taps
     busy = ops.name("busy", compute + waiting)
-    traffic = (p.input_bytes / p.grid_m + weights + written) * source
+    unit_bytes = ops.where(walks, FLOAT * p.depth * p.groups * p.rows, p.line_bytes)
+    block = ops.most(rates.l2_bytes * BLOCK / ops.most(unit_bytes, 1.0), 1.0)
+    blocks = ops.name("blocks", ops.most(units / p.grid_m / block, 1.0))
+    traffic = (p.input_bytes / p.grid_m + blocks * weights + written) * source
     waves = ops.ceil(p.grid_m * p.grid_n / p.active - EPSILON)
     start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
     copying = ops.name("copying", p.moved / p.grid_m * share * panels * rates.copy)

@@ -94,6 +94,15 @@ def staged(shape: ConvShape, lanes: int) -> bool:
     return family_of(shape) == "direct" and where.groups > 1 and fits and read
 
 
+def passes(shape: ConvShape, panel: int, kept: int) -> int:
+    """Parts that the taps of a panel are applied in: `kept` bytes of it stay in the second cache, as
+    runtime/conv_panel.h has it."""
+    if family_of(shape) != "direct":
+        return 1
+    taps = max(1, kept // (4 * max(1, shape.channels // shape.window.groups) * panel))
+    return -(-shape.kernel_w // max(1, min(shape.kernel_w, taps // shape.kernel_h))) * -(-shape.kernel_h // taps)
+
+
 def taps_seen(outputs: int, taps: int, stride: int, dilation: int, before: int, extent: int) -> int:
     """Taps of all output positions of one side that lie inside of the input."""
     total = 0
@@ -161,12 +170,14 @@ class ConvSelector:
             groups=F32(groups),
             depthwise=F32(shape.channels // where.groups if alone else 0),
             input_bytes=F32(4.0) * F32(shape.batch) * F32(shape.height) * F32(shape.width) * F32(shape.channels),
+            line_bytes=F32(4.0) * F32(where.stride[0] * shape.width) * F32(shape.channels),
             seen=seen,
             seen_h=tall,
             hops=hops,
             in_rows=F32(lines or close),
             moved=moved,
             taps=F32(shape.kernel_h * shape.kernel_w),
+            passes=F32(passes(shape, self.panel, round(self.rates.l2_bytes))),
             edges=F32(shape.kernel_w - 1 if padded else 0),
             stride_w=F32(where.stride[1]),
             rows=F32(rows),

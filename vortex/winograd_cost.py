@@ -32,8 +32,7 @@ STACKS = (2, 8)
 that keep 2, 8 or all panels it was within 7 % of the best for each of 16 layers whose filters stay in L3, 3 % on
 average. The high one reads filters that come from memory less often."""
 FAR = 2.0
-"""How many times their streaming time filters and pixels cost from memory: prefetchers stop at each page, and windows
-jump from row to row."""
+"""How many times their streaming time pixels cost from memory: windows jump from row to row."""
 KEPT = 0.6
 """Share of what operands may take of the outermost cache that filters may when pixels stream past them."""
 SPILL = 0.04
@@ -144,8 +143,7 @@ def predict_winograd(ops: MeasuredArithmetic, rates: Rates, s: WinogradStrategie
     footprint = ops.name("footprint", p.input_bytes + y_bytes + u_bytes * p.grid_n)
     fits = ops.name("fits", ops.where(footprint <= rates.l3_bytes, 1.0, 0.0))
     held = ops.name("held", u_bytes * p.grid_n * ops.where(fits > 0.5, 1.0, 1.0 / KEPT))
-    far = ops.where(held <= rates.l3_bytes, 1.0, FAR)
-    reading = exposed(ops, u_bytes * source_byte(ops, rates, held, p.active) * far, block / stacks)
+    reading = exposed(ops, u_bytes * source_byte(ops, rates, held, p.active), block / stacks)
     again = ops.ceil(taken / PANELS - EPSILON)
     beyond = ops.most(v_bytes + m_bytes - rates.l2_bytes, 0.0) * again
     spilled = beyond / rates.line_bytes * latency(ops, rates, (v_bytes + m_bytes) * p.active, p.active) * SPILL

@@ -23,15 +23,13 @@ from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winogr
 from vortex.codegen.emission import Task
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Model, costs
-from vortex.conv_cost import ConvProblem, ConvStrategies, predict_conv
+from vortex.conv_cost import BLOCK, ConvProblem, ConvStrategies, predict_conv
 from vortex.conv_selector import MOST_VECTORS, strategies, tallest
 from vortex.hardware import HardwareSpec
 from vortex.selector import Selector
 from vortex.winograd_selector import TILES
 
 CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
-RESIDENT = 0.4
-"""Share of the second cache that the input of a block may take: the rest is for a panel, outputs, and what streams."""
 CLOSE = (1, 2, 3, 6)
 """Floats between the pixels of a tile for which there are micro-kernels: one channel or three, strides 1 and 2."""
 CLOSE_VECTORS = 4
@@ -107,7 +105,7 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
     tile = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 10, "int32_t", "int32_t"]) + ")"
     depthwise = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 11]) + ")"
     walks = np.resize(strategies().walk_batch, lanes)
-    first, second = hardware.memories[0], hardware.memories[1]
+    first = hardware.memories[0]
     single = [
         (depthwise_symbol(count, grouped), f"[{grouped:d}][{count}]") for grouped in (False, True) for count in PIXELS
     ]
@@ -127,7 +125,8 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         f"const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1] = {{{entries(single)}}};",
         f"const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{entries(slides)}}};",
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
-        f"const int64_t vx_conv_far = {round(second.capacity_bytes / second.shared_by * RESIDENT)};",
+        f"const int64_t vx_conv_far = {round(selector.rates.l2_bytes * BLOCK)};",
+        f"const int64_t vx_conv_kept = {round(selector.rates.l2_bytes)};",
         f"const int64_t vx_conv_memory = {round(selector.rates.l3_bytes * KEPT)};",
         f"const float vx_conv_columns[] __attribute__((aligned(64))) = {{{c_floats(walks)}}};",
         *winograd_table(lanes, round(selector.rates.registers)),

@@ -7,6 +7,9 @@
  * Pixels of one of many groups are far apart, often in a few sets of the first cache: for the tallest tiles the channels of the group are
  * brought side by side, with zeros beside the rows ("staged").
  *
+ * Filters of which a panel is more than the second cache keeps beside the inputs are applied in passes, a part of their taps in each: else
+ * every tile would read the panel from outside. The outputs hold the sums between them.
+ *
  * A pixel of few channels is no run worth a loop. The taps of a filter row are one then ("lines"): what a tile at an edge sees is copied
  * into the CacheBuffer, with zeros beside it.
  *
@@ -56,10 +59,10 @@ static void edge_tile(const panel *p, const float *image, float *out, int64_t ro
   const vx_conv *c = p->conv;
   int64_t lda = c->stride_w * c->x_stride[2], ldc = c->y_stride[2];
   int64_t low = 0, high = 0, start = 0; /* of the run of filter columns that see pixels `low` to `high` */
-  int32_t accumulate = 0;
-  for (int64_t s = 0; s <= c->kernel_w; s++) {
+  int32_t accumulate = p->begun;
+  for (int64_t s = p->s; s <= p->s_end; s++) {
     int64_t from = 0, to = 0;
-    if (s < c->kernel_w) {
+    if (s < p->s_end) {
       int64_t offset = s * c->dilation_w - c->pad_left;
       from = larger(offset < 0 ? quotient_up(-offset, c->stride_w) - first : 0, 0);
       to = smaller(offset < c->width ? quotient_up(c->width - offset, c->stride_w) - first : 0, height);
@@ -95,6 +98,12 @@ static void edge_lines(const panel *p, const float *image, float *out, int64_t r
   multiply_lines(p, p->window, out, height, line, r, r_end);
 }
 
+/* What a pass takes of [*first, *end). */
+static void within(int64_t *first, int64_t *end, int64_t from, int64_t to) {
+  *first = larger(*first, from);
+  *end = larger(*first, smaller(*end, to));
+}
+
 /* One pixel of several images. */
 static void run_pixel(const panel *p, int64_t unit) {
   const vx_conv *c = p->conv;
@@ -104,11 +113,13 @@ static void run_pixel(const panel *p, int64_t unit) {
   float *out = p->y + image * c->y_stride[0] + line * c->y_stride[1] + place * c->y_stride[2];
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
   taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
+  within(&r, &r_end, p->r, p->r_end);
+  within(&s, &s_end, p->s, p->s_end);
   if (r < r_end && s < s_end)
-    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, 0);
-  else
+    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, p->begun);
+  else if (!p->begun)
     vx_conv_clear(p, out, 0, height, c->y_stride[0]);
-  vx_conv_finish(p, out, height, c->y_stride[0]);
+  if (!p->more) vx_conv_finish(p, out, height, c->y_stride[0]);
 }
 
 /* One row of output pixels. */
@@ -119,21 +130,23 @@ static void run_row(const panel *p, int64_t unit) {
   float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
   int64_t low = c->out_w / tiles, extra = c->out_w % tiles, reach = (c->kernel_w - 1) * c->dilation_w, ldc = c->y_stride[2];
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
+  within(&r, &r_end, p->r, p->r_end);
+  if (r == r_end && p->begun && p->more) return;
   for (int64_t t = 0, first = 0, height; t < tiles; t++, first += height) {
     height = low + (t < extra);
     int64_t column = first * c->stride_w - c->pad_left;
-    if (r == r_end)
-      vx_conv_clear(p, out + first * ldc, 0, height, ldc);
-    else if (p->work->lines && column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
+    if (r == r_end) {
+      if (!p->begun) vx_conv_clear(p, out + first * ldc, 0, height, ldc);
+    } else if (p->work->lines && column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
       multiply_lines(p, image + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2], out + first * ldc, height,
                      c->dilation_h * c->x_stride[1], r, r_end);
     else if (p->work->lines)
       edge_lines(p, image, out + first * ldc, row, first, height, r, r_end);
     else if (column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
-      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, 0, c->kernel_w, 0);
+      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, p->s, p->s_end, p->begun);
     else
       edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
-    vx_conv_finish(p, out + first * ldc, height, ldc);
+    if (!p->more) vx_conv_finish(p, out + first * ldc, height, ldc);
   }
 }
 
@@ -208,7 +221,15 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     }
     void (*run)(const panel *, int64_t) = work->plan->walk_batch ? run_pixel : run_row;
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
-    for (int64_t u = unit; u < end; u++) run(&p, u);
+    for (p.s = 0; p.s < c->kernel_w; p.s = p.s_end) {
+      p.s_end = smaller(p.s + work->pass_s, c->kernel_w);
+      for (p.r = 0; p.r < c->kernel_h; p.r = p.r_end) {
+        p.r_end = smaller(p.r + work->pass_r, c->kernel_h);
+        p.more = p.s_end < c->kernel_w || p.r_end < c->kernel_h;
+        for (int64_t u = unit; u < end; u++) run(&p, u);
+        p.begun = 1;
+      }
+    }
     for (int64_t u = 0; work->turn_y && u < end - unit; u++)
       vortex_transpose(scratch + u * local.y_stride[1],
                        c->y + image * c->y_stride[0] + (line + u) * c->y_stride[1] + output * c->y_stride[3], p.columns, c->out_w,
@@ -274,6 +295,7 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.units = plan->walk_batch ? work.tiles * conv->out_h * conv->out_w : conv->batch * conv->out_h;
   work.units_per_task = quotient_up(work.units, plan->grid_m);
   work.panels_per_task = quotient_up(work.sets, plan->grid_n);
+  vx_passes(conv, plan->family, &work.pass_s, &work.pass_r);
   /* Rows whose input stays in the second cache while all panels pass over it. */
   int64_t unit_bytes = 4 * conv->channels * (plan->walk_batch ? plan->rows : conv->stride_h * conv->width);
   work.block = larger(1, smaller(vx_conv_far / larger(1, unit_bytes), work.units_per_task));

@@ -21,10 +21,12 @@ typedef struct {
   int64_t turned_floats; /* of a block's inputs that are turned or staged */
   int64_t window;        /* floats of what a tile of lines sees */
   int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
+  int64_t pass_s, pass_r; /* columns and rows of a filter that a pass takes, at most */
   atomic_int out_of_memory;
 } job;
 
-/* One panel: its weights, its group's part of the input and its part of the output, as `conv` strides them. */
+/* One panel: its weights, its group's part of the input and its part of the output, as `conv` strides them; and the pass over it that
+ * is at work, of the filter's taps [r, r_end) x [s, s_end), after which there may be `more`. */
 typedef struct {
   const job *work;
   const vx_conv *conv;
@@ -33,6 +35,8 @@ typedef struct {
   const float *extras[VX_EXTRAS]; /* of the store stage: of this panel's first filter, of the output at y */
   int64_t columns, vectors;
   int32_t last;
+  int64_t r, r_end, s, s_end;
+  int32_t begun, more;
 } panel;
 
 /* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
@@ -40,6 +44,17 @@ static inline void taps_inside(int64_t origin, int64_t taps, int64_t dilation, i
   *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));
   *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
   if (*end < *first) *end = *first;
+}
+
+/* Columns and rows of a filter that one pass takes: of a panel as much as the second cache keeps, in parts of like size. Mirrored by
+ * conv_selector.passes. */
+static inline void vx_passes(const vx_conv *c, int64_t family, int64_t *columns, int64_t *rows) {
+  *columns = c->kernel_w;
+  *rows = c->kernel_h;
+  if (family != VX_DIRECT_FAMILY) return;
+  int64_t taps = larger(1, vx_conv_kept / (4 * larger(1, c->channels / c->groups) * vx_panel));
+  *columns = quotient_up(c->kernel_w, quotient_up(c->kernel_w, larger(1, smaller(c->kernel_w, taps / c->kernel_h))));
+  *rows = quotient_up(c->kernel_h, quotient_up(c->kernel_h, smaller(c->kernel_h, taps)));
 }
 
 /* conv.c: the store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do, or are turned as those

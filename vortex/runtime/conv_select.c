@@ -1,6 +1,7 @@
 /* The run-time choice of a convolution: its family, then the compiled cost model over walks and grids. `conv_selector` is its mirror. */
-#include "winograd.h"
+#include "conv_panel.h"
 #include "integers.h"
+#include "winograd.h"
 
 /* Taps of all output positions of one side that lie inside of the input. */
 static int64_t taps_seen(int64_t outputs, int64_t taps, int64_t stride, int64_t dilation, int64_t before, int64_t extent) {
@@ -46,7 +47,10 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   float input_bytes = 4.0f * (float)c->batch * (float)c->height * (float)c->width * (float)c->channels;
   float tall = (float)seen_h / (float)c->out_h, seen = tall * ((float)seen_w / (float)c->out_w), least = 3e38f;
   float edges = seen_w < c->out_w * c->kernel_w && !lines && !staged ? (float)(c->kernel_w - 1) : 0.0f, totals[VX_CONV_PRICED];
-  float hops = seen, moved = 0.0f;
+  float hops = seen, moved = 0.0f, line_bytes = 4.0f * (float)(c->stride_h * c->width) * (float)c->channels;
+  int64_t pass_s, pass_r;
+  vx_passes(c, best.family, &pass_s, &pass_r);
+  float passes = (float)(quotient_up(c->kernel_w, pass_s) * quotient_up(c->kernel_h, pass_r));
   if (lines) {
     int64_t tiles = quotient_up(c->out_w, best.rows), at_edges = seen_w == c->out_w * c->kernel_w ? 0 : tiles < 2 ? 1 : 2;
     seen = tall * (float)c->kernel_w;
@@ -62,7 +66,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   do {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
-                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, seen, tall, hops, (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), edges,
+                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, line_bytes, seen, tall, hops, (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), passes, edges,
                       (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
                       (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
                       (float)(tasks < threads ? tasks : threads));

@@ -139,12 +139,14 @@ extern const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1];
 extern const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1];
 /* Bytes of input that should stay in the first, and in the second cache; of operands that are too many for all caches. */
 extern const int64_t vx_conv_near, vx_conv_far, vx_conv_memory;
+/* Bytes of a panel that the second cache keeps beside them. */
+extern const int64_t vx_conv_kept;
 extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
 void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
-                       float filters, float groups, float depthwise, float input_bytes, float seen, float seen_h, float hops, float in_rows, float moved,
-                       float taps, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
+                       float filters, float groups, float depthwise, float input_bytes, float line_bytes, float seen, float seen_h, float hops, float in_rows, float moved,
+                       float taps, float passes, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
                        float active);
 
 typedef int32_t vx_nest_function(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
