@@ -22,7 +22,9 @@ from vortex.shapes import shape_of
 
 PICOSECONDS = 1e12
 ALWAYS_LOW = 1.0
-"""`Rates.narrow_rows` of libraries that were recorded before register tiles grew in narrow products."""
+"""`Rates.narrow_rows` of libraries that were recorded before register tiles grew in narrow products,"""
+NEVER_PAST = 1e30
+"""and `Rates.outer_bytes` of those that were before outputs went past the caches."""
 SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
 
 
@@ -43,6 +45,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
     library = {"hardware": manifest.hardware, "profile": manifest.profile, "lanes": manifest.lanes}
     library |= {
         "narrow_rows": manifest.rates.narrow_rows,
+        "outer_bytes": manifest.rates.outer_bytes,
         "panel": manifest.panel,
         "strategies": [_flat(strategy) for strategy in manifest.strategies],
     }
@@ -62,7 +65,8 @@ def selector_of(library: dict[str, Any]) -> Selector:
         for l0, l1, stage in library["strategies"]
     )
     spec = spec_from(library["hardware"], "a recording")
-    known = replace(rates(spec, profile), narrow_rows=library.get("narrow_rows", ALWAYS_LOW))
+    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST}
+    known = replace(rates(spec, profile), **{name: library.get(name, old) for name, old in of_kernels.items()})
     return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"])
 
 

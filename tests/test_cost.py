@@ -23,6 +23,8 @@ ONE_TASK = Grid(1, 1)
 ROUNDING = 1e-5
 EFFECT = 0.1
 """Tolerance where a larger extent splits into smaller tiles that start to fit a cache: a real gain, and a small one."""
+HEIGHT = 0.05
+"""And where it makes register tiles less tall, whose rows of A then arrive under more arithmetic."""
 few = settings(max_examples=60, deadline=None)
 
 
@@ -67,7 +69,7 @@ def test_a_larger_shape_is_not_cheaper(name, m, n, k, axis, more):
 def test_twice_the_work_costs_more(name, m, n, k, axis):
     small = shape(m, n, k)
     twice = total(name, replace(small, **{axis: 2 * getattr(small, axis)}))
-    assert (twice >= total(name, small) * (1 - ROUNDING)).all()
+    assert (twice >= total(name, small) * (1 - HEIGHT)).all()
 
 
 @few
@@ -182,20 +184,22 @@ def test_a_wide_tile_grows_in_a_narrow_product(name):
 
 @pytest.mark.parametrize("name", [spec.name for spec in cpus()])
 def test_only_a_large_c_in_pieces_waits_for_its_lines(name):
-    """Whole rows of C, and pieces of a C that L2 keeps, do not; shorter pieces wait more than longer ones."""
+    """Whole rows or lines of C, and pieces of a C that L2 keeps, do not; shorter pieces wait more than longer ones."""
     one = priced(name)
 
     def strewn(m: int, n: int) -> np.ndarray:
         return np.asarray(one.costs(Shape(m, n, 8, OperandB.PLAIN), ONE_TASK, 1).terms()["strewn"])
 
-    large, small, narrow = strewn(8000, 8000), strewn(64, 500), strewn(500_000, one.lanes)
+    large, small, narrow = strewn(8000, 8001), strewn(64, 500), strewn(500_000, one.lanes)
     tiled = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap]
     runs = {i: s.l1.n if s.stage.rows_first else s.l0.n for i in tiled for s in [one.strategies[i]]}
-    assert not small.any() and not narrow[tiled].any()
-    halves = np.asarray(one.costs(Shape(500_000, one.lanes * 2, 8, OperandB.PLAIN), Grid(1, 2), 2).terms()["strewn"])
+    assert not small.any() and not narrow[tiled].any() and not strewn(20_000, 8000)[tiled].any()
+    halves = np.asarray(
+        one.costs(Shape(500_000, one.lanes * 2 - 1, 8, OperandB.PLAIN), Grid(1, 2), 2).terms()["strewn"]
+    )
     narrowest = [i for i in tiled if one.strategies[i].l0.n == one.lanes]  # others are not cut within a tile
     assert narrowest and (halves[narrowest] > 0).all()
-    assert all(large[i] == 0 for i in tiled if runs[i] >= 8000) and min(runs.values()) < 512
+    assert all(large[i] == 0 for i in tiled if runs[i] >= 8001) and min(runs.values()) < 512
     by_run = sorted((run, float(large[i])) for i, run in runs.items())
     assert by_run[0][1] > 0 and all(a[1] >= b[1] for a, b in pairwise(by_run))
 

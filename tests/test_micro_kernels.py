@@ -28,12 +28,14 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], s
     """Assembly of the register tiles of a sieve, at every height that a residue may take, by (rows, vectors)."""
     pytest.importorskip("tvm")
     from vortex.codegen.cpu_kernels import RegisterTile, micro_kernel
+    from vortex.codegen.cpu_tile import stream_ir
     from vortex.codegen.lower import compile_object, cpu_target
 
     tallest = {(tile.n // LANES): tile.m for tile in found(SPEC).register_tiles}
     tiles = [RegisterTile(rows, vectors, "row") for vectors, most in tallest.items() for rows in range(1, most + 1)]
     path = tmp_path_factory.mktemp("l0") / "l0.o"
-    compile_object([micro_kernel(tile, LANES) for tile in tiles], cpu_target(SPEC.llvm_cpu), path)
+    of_all = [micro_kernel(tile, LANES) for tile in tiles]
+    compile_object(of_all, cpu_target(SPEC.llvm_cpu), path, llvm_ir=stream_ir(LANES))
     parts = re.findall(r"<vortex_l0_row_(\d+)x(\d+)>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
     return {(int(rows), int(vectors)): body for rows, vectors, body in parts}
 
@@ -43,6 +45,11 @@ def test_accumulators_stay_in_registers(kernels: dict[tuple[int, int], str]) -> 
     assert len(kernels) > 60
     reloads = {tile: len(re.findall(r"\(%rsp\),%zmm", body)) for tile, body in kernels.items()}
     assert not {tile: count for tile, count in reloads.items() if count > FEW}
+
+
+def test_sums_are_written_under_a_mask_or_past_the_caches(kernels: dict[tuple[int, int], str]) -> None:
+    for (rows, vectors), body in kernels.items():
+        assert len(re.findall(r"vmovntps %zmm", body)) == rows * vectors and "call" not in body
 
 
 def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int, int], str]) -> None:

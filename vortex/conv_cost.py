@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from vortex.cost import NEVER
-from vortex.effects import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, micro_kernel, source_byte
+from vortex.effects import EPSILON, FLOAT, MeasuredArithmetic, Value, exposed, micro_kernel, past_caches, source_byte
 from vortex.rates import Rates
 
 TAP_ISSUES = 20.0
@@ -134,7 +134,9 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     mine = ops.name("mine", ops.ceil(units / p.grid_m - EPSILON) * per_unit * share * p.groups)
     compute = ops.name("compute", mine * (p.full * wide + narrow))
     waiting = ops.name("waiting", mine * (p.full * late + late_rest))
-    written = 2.0 * FLOAT * mine * height * p.filters
+    outputs = p.groups * (p.batch * p.out_h * p.out_w) * p.filters
+    past = past_caches(ops, rates, outputs, p.groups * p.filters)
+    written = (2.0 - past) * FLOAT * mine * height * p.filters
     weights = share * FLOAT * p.groups * p.filters * p.depth * p.taps
     busy = ops.name("busy", compute + waiting)
     unit_bytes = ops.where(walks, FLOAT * p.depth * p.groups * p.rows, p.line_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vortex.convolution import LAYOUTS, ConvShape
 from vortex.errors import OperandError, ShapeError, VortexError
-from vortex.operands import REASONS, described
+from vortex.operands import REASONS, described, empty
 
 NAMES = ("x", "w", "out")
 WORDS = {
@@ -36,14 +36,14 @@ def allocated(x: Any, shape: ConvShape, layout: str) -> Any:
     extents = shape.batch, shape.out_h, shape.out_w, shape.filters
     if layout == "nhwc":
         if isinstance(x, np.ndarray) or not hasattr(x, "new_empty"):
-            return np.empty(extents, np.float32)
+            return empty(extents)
         return x.new_empty(extents)
     order = [LAYOUTS[layout].index(axis) for axis in range(4)]
     dense = tuple(extents[axis] for axis in order)
     strides = x.strides if isinstance(x, np.ndarray) else x.stride() if hasattr(x, "stride") else None
     channels_last = strides is not None and strides[1] < strides[3] and shape.channels > 1
     if not hasattr(x, "new_empty"):
-        return np.empty(extents, np.float32).transpose(order) if channels_last else np.empty(dense, np.float32)
+        return empty(extents).transpose(order) if channels_last else empty(dense)
     return x.new_empty(extents).permute(order) if channels_last else x.new_empty(dense)
 
 

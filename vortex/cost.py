@@ -23,6 +23,7 @@ from vortex.effects import (
     exposed,
     latency,
     micro_kernel,
+    past_caches,
     queued,
     reading,
     source_byte,
@@ -141,7 +142,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     crowded_a = 1.0 + torn * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
     source_a = ops.name("source_a", source * crowded_a)
     waiting = ops.name("waiting", wait / rates.window)
-    issued = ops.name("issued", ((height + 1.0) * (s.vectors + 1.0) + 5.0) * k * waiting)
+    used = ops.where(full > 0.5, s.vectors, rest)
+    issued = ops.name("issued", ((height + 1.0) * (used + 1.0) + 5.0) * k * waiting)
     extra = ops.name("extra", ops.most(1.0 - rates.streams / height, 0.0))
     jumps_a = (1.0 - s.swap) * torn * (spacing_a / rates.l1_span)
     long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE - 0.5, 1.0, 0.0))
@@ -158,7 +160,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     gaps = ops.where(steps > 1.5, rates.piece * ops.least(k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - a_is_col) * blocks * rows * steps * wait * gaps
     # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them.
-    short_c = ops.where(n <= FETCHED_AHEAD, (1.0 - s.swap) * n, 0.0)
+    past = ops.name("past", (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n))
+    short_c = ops.where(n <= FETCHED_AHEAD, (1.0 - s.swap) * (1.0 - past) * n, 0.0)
     burst = tiles * queued(ops, rates, FLOAT * height * short_c, source)
     exposed_a = (1.0 - s.pack_a) * blocks * tiles * (exposed(ops, first_a, one) + stalls) + pieces + burst
     bands = ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0))
@@ -195,7 +198,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
     huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
-    written = bytes_c * (2.0 + huddled * extra)
+    written = ops.name("written", bytes_c * (2.0 - past + (1.0 - past) * huddled * extra))
     # C passes through L2 beside what the next row tile reads of B again.
     band_b = ops.most(exposed(ops, again_b + written * source / tiles, across), seen_b)
     reload = tiles * (panels - 1.0) * again + ops.most(tiles - bands, 0.0) * band_b
@@ -211,7 +214,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     whole_c = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
     run_c = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole_c), columns)
     late = ops.where(run_c + 0.5 <= n, ops.least(NEW_RUN / run_c, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
-    strewn = ops.name("strewn", late * bytes_c * wait)
+    strewn = ops.name("strewn", (1.0 - past) * late * bytes_c * wait)
     traffic = (bytes_a * blocks + bytes_b * bands + written) * source + 2.0 * (steps - 1.0) * bytes_c * kept
     turning = s.swap * (
         rates.turn_start

@@ -82,6 +82,14 @@ def queued(ops: Arithmetic, rates: Rates, asked: Value, byte: Value) -> Value:
     return rates.burst * ops.most(asked - rates.misses * rates.line_bytes, 0.0) * byte
 
 
+def past_caches(ops: Arithmetic, rates: Rates, outputs: Value, columns: Value) -> Value:
+    """1 where outputs are more than all caches hold, and their rows whole lines, which are not read before they are
+    written; else 0."""
+    lines = columns * (FLOAT / rates.line_bytes)
+    whole = ops.where(lines - ops.floor(lines + EPSILON) <= EPSILON, 1.0, 0.0)
+    return ops.where(FLOAT * outputs <= rates.outer_bytes, 0.0, whole)
+
+
 def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
     """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
 

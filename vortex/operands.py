@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,23 +112,39 @@ def viewed(tensor: Any) -> Any:
     return light_tvm_ffi().from_dlpack(tensor)
 
 
-def aligned_zeros(count: int, alignment: int = 64) -> np.ndarray[Any, np.dtype[np.float32]]:
+LINE_BYTES, LARGE = 64, 1 << 18
+"""Of a cache line; elements from which outputs start on one, as those must that are written past the caches."""
+
+
+def aligned_zeros(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Zeros that start on a cache line."""
-    raw = np.zeros(count * 4 + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + count * 4].view(np.float32)
+    return _aligned(np.zeros(count * 4 + LINE_BYTES, np.uint8))
+
+
+def _aligned(raw: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """All of the memory but a line, from the first line on."""
+    start = -raw.ctypes.data % LINE_BYTES
+    return raw[start : start + raw.size - LINE_BYTES].view(np.float32)
+
+
+def empty(shape: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Small arrays as NumPy makes them, which takes no longer than it must."""
+    count = math.prod(shape)
+    if count < LARGE:
+        return np.empty(shape, np.float32)
+    return _aligned(np.empty(count * 4 + LINE_BYTES, np.uint8)).reshape(shape)
 
 
 def allocated(like: Any, shape: Sequence[int]) -> Any:
     """An uninitialized float32 result of the kind of `like`."""
     if isinstance(like, np.ndarray):
-        return np.empty(shape, np.float32)
+        return empty(shape)
     if hasattr(like, "new_empty"):
         return like.new_empty(tuple(shape))
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__().empty(tuple(shape), dtype=like.dtype)
     if hasattr(like, "__dlpack__"):
-        return np.empty(shape, np.float32)
+        return empty(shape)
     raise OperandError(f"the operand is a {type(like).__name__}; expected a tensor; {REASONS[0][2]}")
 
 

@@ -218,6 +218,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     # What widens narrow elements or quantized weights is in the slopes too.
     widened = isa.dtype != dtype or (words is not None and words.weights is not None)
     clock = spec.clock_hz if widened else pace(profile, isa)
+    held = float(outer.capacity_bytes * max(1, spec.cores // outer.shared_by))
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
@@ -239,7 +240,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dot_turned=0.0 if words else float(max(dot_tiles(isa.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, EFFECTS.resident_share),
-        l3_bytes=outer.capacity_bytes * EFFECTS.outer_share * max(1, spec.cores // outer.shared_by),
+        l3_bytes=held * EFFECTS.outer_share,
+        outer_bytes=held,
         l1_ways=float(l1.ways),
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,

@@ -60,6 +60,8 @@ class Rates:
     l1_bytes: float
     l2_bytes: float
     l3_bytes: float
+    outer_bytes: float
+    """of the outermost cache, all of it: of more outputs, whole lines are written past the caches."""
     l1_ways: float
     line_bytes: float
     bytes_b: float

@@ -19,6 +19,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
+from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
 from vortex.codegen.emission import Task
 from vortex.codegen.lower import compile_object, cpu_target
@@ -49,7 +50,8 @@ def served(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _emit_conv(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([conv_kernel(rows, vectors, lanes) for rows, vectors in shapes], cpu_target(llvm_cpu), path)
+    kernels = [conv_kernel(rows, vectors, lanes) for rows, vectors in shapes]
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def close(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
@@ -59,7 +61,8 @@ def close(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 def _emit_close(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([conv_kernel(r, v, lanes, apart) for r, v, apart in tiles], cpu_target(llvm_cpu), path)
+    kernels = [conv_kernel(rows, vectors, lanes, apart) for rows, vectors, apart in tiles]
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:

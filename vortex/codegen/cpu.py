@@ -24,6 +24,7 @@ from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, 
 from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, dispatch, dispatch_symbol, nest
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
+from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
 from vortex.codegen.emission import Task
 from vortex.codegen.link import RUNTIME, link
@@ -100,7 +101,7 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
             raise CodegenError(
                 f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
             ) from error
-    compile_object(functions, cpu_target(llvm_cpu), path)
+    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -232,6 +233,7 @@ def library_table(
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
+            f"const int64_t vx_outer_bytes = {selector.rates.outer_bytes:.0f};",
             f"const int64_t vx_narrow_rows = {selector.rates.narrow_rows:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",

@@ -13,7 +13,7 @@ from functools import cache
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import filled, placed, tile_stages, vector_intrinsics, with_extents
+from vortex.codegen.cpu_tile import ADDS, STREAMS, filled, placed, tile_stages, vector_intrinsics, with_extents
 
 
 def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
@@ -23,9 +23,10 @@ def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
 def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.PrimFunc:
     """C[rows, columns] (+)= sum over s, r and k of A[s * a_s + r * a_r + row * lda + k] B[s * b_s + r * b_r + k].
 
-    `symbol(a, b, c, depth, taps_s, taps_r, a_s, a_r, b_s, b_r, lda, ldc, last, accumulate)`: strides in elements; B is
-    a panel of `vectors * lanes` columns, of which the last vector has `last`; C is read only if `accumulate` is not 0.
-    Unless `apart` is 0 that is what lda is: then no row of a tall tile needs an address of its own.
+    `symbol(a, b, c, depth, taps_s, taps_r, a_s, a_r, b_s, b_r, lda, ldc, last, how)`: strides in elements; B is a panel
+    of `vectors * lanes` columns, of which the last vector has `last`. `how` says whether C is added to, and whether
+    whole lines of it are written past the caches. Unless `apart` is 0 that is what lda is: then no row of a tall tile
+    needs an address of its own.
     """
     kernel = filled(_form(lanes), conv_symbol(rows, vectors, apart), rows, vectors, not apart, apart)
     names = vector_intrinsics(lanes)
@@ -65,7 +66,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
         ldb: T.int64,
         ldc: T.int64,
         last: T.int32,
-        accumulate: T.int32,
+        how: T.int32,
     ):
         T.func_attr({"tirx.noalias": True})
         A = T.match_buffer(
@@ -78,7 +79,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
             row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
             tile.masks(mask, last)
-            tile.begin(acc, mask, C, accumulate != 0)
+            tile.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
             for s, r, k in T.grid(taps_s, taps_r, depth):
                 for j in range(vectors):
                     for l in range(lanes):
@@ -93,6 +94,9 @@ def _form(lanes: int) -> tirx.PrimFunc:
                             vi = T.axis.spatial(rows, i)
                             vj = T.axis.spatial(columns, j * lanes + l)
                             acc[vi, vj] = acc[vi, vj] + A[vs, vr, vi, vk] * row[vj]
-            tile.end(C, mask, acc)
+            if T.bitwise_and(how, STREAMS) != 0:
+                tile.stream(C, acc)
+            else:
+                tile.end(C, mask, acc)
 
     return with_extents(kernel, rows, vectors, free, apart)

@@ -13,7 +13,17 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import Finish, finishing_symbol
-from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, tile_stages, vector_intrinsics, with_extents
+from vortex.codegen.cpu_tile import (
+    ADDS,
+    LINE,
+    STREAMS,
+    fetch,
+    filled,
+    placed,
+    tile_stages,
+    vector_intrinsics,
+    with_extents,
+)
 from vortex.epilogue import Store
 
 LAYOUTS = ("row", "col")
@@ -36,10 +46,11 @@ class RegisterTile:
 def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
-    `symbol(a, b, c, depth, lda, ldb, ldc, last, accumulate, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
-    B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; C is read first only if
-    `accumulate` is not 0. With each `every`-th step of k it asks for one row, `columns` wide and `ldb` apart, of what
-    comes next at `ahead`: whole rows, since lines that do not follow each other come from memory at half the rate.
+    `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
+    B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
+    first, and whether whole lines of it are written past the caches. With each `every`-th step of k it asks for one
+    row, `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each
+    other come from memory at half the rate.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     form = _form(tile.rows >= tile.vectors, lanes)
@@ -149,7 +160,7 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
         ldb: T.int64,
         ldc: T.int64,
         last: T.int32,
-        accumulate: T.int32,
+        how: T.int32,
         ahead: T.handle,
         every: T.int64,
     ):
@@ -170,9 +181,12 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
             row = T.sblock_alloc_buffer((columns,), "float32", scope="local")
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
-            stages.begin(acc, mask, C, accumulate != 0)
+            stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
             reduce(A, B, F, mask, row, acc, turn, depth, every)
-            stages.end(C, mask, acc)
+            if T.bitwise_and(how, STREAMS) != 0:
+                stages.stream(C, acc)
+            else:
+                stages.end(C, mask, acc)
 
     return with_extents(kernel, rows, vectors, row_stride, depth_stride)
 

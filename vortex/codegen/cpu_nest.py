@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import RegisterTile
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
-from vortex.codegen.cpu_tile import LINE, fetch, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, STREAMS, fetch, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -24,10 +24,10 @@ def dispatch_symbol(layout: str) -> str:
 
 def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
-    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "accumulate", "ahead", "every")
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "accumulate"), "int32")
+    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "how"), "int32")
     arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
     chosen = [tile for tile in tiles if tile.layout == layout]
     height = max(tile.rows for tile in chosen) + 1
@@ -92,7 +92,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
     that is one stream. Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile.
-    `copy_a` is the load stage of a packed A.
+    `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
+    as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -123,7 +124,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
         tile_k: T.int64,
         rows: T.int64,
         vectors: T.int64,
-        accumulate: T.int32,
+        how: T.int32,
         store: T.handle,
         finish: T.int32,
     ):
@@ -141,7 +142,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
             for po in T.serial(T.max(T.truncdiv(k + tile_k - 1, tile_k), T.int64(1))):
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
-                add: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
+                begun: T.let[T.int32] = T.Select(po > 0, T.int32(ADDS), T.bitwise_and(how, ADDS))
+                ended: T.let[T.int32] = T.Select(p0 + kb == k, T.bitwise_and(how, STREAMS), T.int32(0))
                 # Of a packed panel, no wider than its columns: what is between its rows would take up sets of L1.
                 row: T.let[T.int64] = T.min(width, T.truncdiv(nb + lanes - 1, lanes) * lanes)
                 stride: T.let[T.int64] = row * (kb + 1)  # one row more: panels do not start in the same cache sets
@@ -241,7 +243,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             kept: T.let[T.bool] = T.bool(True) if rows_first and pack_b else panels == 1
                             dense: T.let[T.bool] = T.And(kb == step, apart <= row) if from_memory else T.bool(False)
                             passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, kb <= SHORT)))
-                            if t == 0 and ldc == nb and nb <= SHORT:
+                            if t == 0 and ldc == nb and nb <= SHORT and ended == 0:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
@@ -302,7 +304,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                         row if pack_b else ldb,
                                         ldc,
                                         T.Cast("int32", wide - (vecs - 1) * lanes),
-                                        add,
+                                        T.bitwise_or(begun, ended),
                                         coming,
                                         every,
                                     )

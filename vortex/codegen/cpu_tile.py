@@ -58,6 +58,27 @@ class Intrinsics:
     store: str
 
 
+ADDS, STREAMS = 1, 2
+"""What a kernel does with its sums, bit by bit: runtime/vortex_runtime.h."""
+STREAM_SYMBOL = "vortex_stream"
+
+
+def stream_ir(lanes: int) -> str:
+    """LLVM text that a module of kernels which stream needs: a store past the caches."""
+    return f"""define weak_odr hidden i32 @{STREAM_SYMBOL}(ptr %place, <{lanes} x float> %vector) #0 {{
+  store <{lanes} x float> %vector, ptr %place, align {4 * lanes}, !nontemporal !0
+  ret i32 0
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+!0 = !{{i32 1}}
+"""
+
+
+def stream(place: Any, vector: Any) -> Any:
+    """Store `vector` at the aligned address `place` past the caches, into lines that are not read; for `T.evaluate`."""
+    return T.call_extern("int32", STREAM_SYMBOL, place, vector)
+
+
 def vector_intrinsics(lanes: int, dtype: str = "float32") -> Intrinsics:
     """Register load, zero, multiply-add and store of one vector of `lanes` elements, the ends under a lane mask."""
     return _registered(lanes, dtype)
@@ -168,6 +189,8 @@ class TileStages:
     """(acc): block `zero`."""
     end: Callable[[Any, Any, Any], None]
     """(C, mask, acc): block `store`."""
+    stream: Callable[[Any, Any], None]
+    """(C, acc): the same past the caches, of whole lines alone."""
 
 
 def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> TileStages:
@@ -214,7 +237,18 @@ def tile_stages(rows: int, vectors: int, lanes: int, dtype: str = "float32") -> 
                     vj = T.axis.spatial(columns, j * lanes + l)
                     C[vi, vj] = T.if_then_else(mask[vj] != 0, acc[vi, vj], nothing)
 
-    return TileStages(masks, begin, zero, end)
+    @T.inline
+    def streamed(C: Any, acc: Any) -> None:
+        for i in T.unroll(rows):
+            for j in T.unroll(vectors):
+                with T.sblock("stream"):
+                    vi = T.axis.spatial(rows, i)
+                    vj = T.axis.spatial(vectors, j)
+                    T.reads(acc[vi, vj * lanes : vj * lanes + lanes])
+                    T.writes(C[vi, vj * lanes : vj * lanes + lanes])
+                    T.evaluate(stream(T.address_of(C[vi, vj * lanes]), acc[vi, T.ramp(vj * lanes, 1, lanes)]))
+
+    return TileStages(masks, begin, zero, end, streamed)
 
 
 def with_extents(kernel: tirx.PrimFunc, *extents: tirx.Var) -> tirx.PrimFunc:

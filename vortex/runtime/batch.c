@@ -121,6 +121,7 @@ static void run_chunk(void *context, int64_t index) {
     int64_t product = unit / work->cells, outer = product / batch->extents[1], inner = product % batch->extents[1];
     vx_call call = vx_moved(&batch->call, outer * batch->a[0] + inner * batch->a[1], outer * batch->b[0] + inner * batch->b[1],
                             outer * batch->c[0] + inner * batch->c[1]);
+    call.outputs = call.m * call.n * vx_products(batch);
     for (int64_t x = 0; x < vx_operand_count; x++) vx_move_extra(&call, x, outer * batch->extras[x][0] + inner * batch->extras[x][1]);
     if (vx_execute_task(&call, work->plan, unit % work->cells)) atomic_store(&work->out_of_memory, 1);
   }

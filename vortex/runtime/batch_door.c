@@ -110,6 +110,7 @@ static int open_item(const TVMFFIAny *args, const matrix *a, const matrix *b, co
   call->m = col_a ? a->columns : a->rows;
   call->k = col_a ? a->rows : a->columns;
   call->n = packed ? n : col_b ? b->rows : b->columns;
+  call->outputs = call->m * call->n;
   lay_panels(call, packed, b->stride);
   if (!read_zero(flags, call)) return REFUSE(BAD_ZERO, OPERAND_A);
   if (packed && b->columns != packed_room(n, k)) return REFUSE(BAD_PACKED, OPERAND_B);

@@ -21,12 +21,12 @@
 
 /* `height` pixels, inputs `lda` and outputs `ldc` apart, the first one's filter at (row, column) of the input: taps [r, r_end) x [s, s_end). */
 static void multiply(const panel *p, const float *image, float *out, int64_t row, int64_t column, int64_t height, int64_t lda,
-                     int64_t ldc, int64_t r, int64_t r_end, int64_t s, int64_t s_end, int32_t accumulate) {
+                     int64_t ldc, int64_t r, int64_t r_end, int64_t s, int64_t s_end, int32_t how) {
   const vx_conv *c = p->conv;
   int64_t depth = p->work->depth, width = p->work->width, b_s = p->work->w_s, b_r = p->work->w_r;
   int64_t a_r = c->dilation_h * c->x_stride[1], a_s = c->dilation_w * c->x_stride[2];
   vx_conv_tiles[p->vectors][height](image + row * c->x_stride[1] + column * c->x_stride[2] + r * a_r + s * a_s, p->w + s * b_s + r * b_r,
-                                    out, depth, s_end - s, r_end - r, a_s, a_r, b_s, b_r, lda, width, ldc, p->last, accumulate);
+                                    out, depth, s_end - s, r_end - r, a_s, a_r, b_s, b_r, lda, width, ldc, p->last, how);
 }
 
 /* The same for filters in lines, all columns of them: `a` is what the first pixel sees of filter row r, and `a_r` from row to row. */
@@ -35,7 +35,7 @@ static void multiply_lines(const panel *p, const float *a, float *out, int64_t h
   int64_t apart = c->stride_w * c->channels;
   vx_conv_tile tile = apart < VX_CLOSE ? vx_close_tiles[apart][p->vectors][height] : 0;
   (tile ? tile : vx_conv_tiles[p->vectors][height])(a, p->w + r * p->work->w_r, out, c->kernel_w * c->channels, 1, r_end - r, 0, a_r, 0,
-                                                    p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, 0);
+                                                    p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, p->how);
 }
 
 void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
@@ -116,7 +116,7 @@ static void run_pixel(const panel *p, int64_t unit) {
   within(&r, &r_end, p->r, p->r_end);
   within(&s, &s_end, p->s, p->s_end);
   if (r < r_end && s < s_end)
-    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, p->begun);
+    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, p->how);
   else if (!p->begun)
     vx_conv_clear(p, out, 0, height, c->y_stride[0]);
   if (!p->more) vx_conv_finish(p, out, height, c->y_stride[0]);
@@ -143,7 +143,7 @@ static void run_row(const panel *p, int64_t unit) {
     else if (p->work->lines)
       edge_lines(p, image, out + first * ldc, row, first, height, r, r_end);
     else if (column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
-      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, p->s, p->s_end, p->begun);
+      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, p->s, p->s_end, p->how);
     else
       edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
     if (!p->more) vx_conv_finish(p, out + first * ldc, height, ldc);
@@ -221,13 +221,15 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     }
     void (*run)(const panel *, int64_t) = work->plan->walk_batch ? run_pixel : run_row;
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
+    int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
     for (p.s = 0; p.s < c->kernel_w; p.s = p.s_end) {
       p.s_end = smaller(p.s + work->pass_s, c->kernel_w);
       for (p.r = 0; p.r < c->kernel_h; p.r = p.r_end) {
         p.r_end = smaller(p.r + work->pass_r, c->kernel_h);
         p.more = p.s_end < c->kernel_w || p.r_end < c->kernel_h;
+        p.how = p.begun | (streams && !p.more ? VX_STREAMS : 0);
         for (int64_t u = unit; u < end; u++) run(&p, u);
-        p.begun = 1;
+        p.begun = VX_ADDS;
       }
     }
     for (int64_t u = 0; work->turn_y && u < end - unit; u++)
@@ -261,6 +263,7 @@ static void run_task(void *context, int64_t index) {
     run_block(work, unit, next, first, stop, scratch);
     unit = next;
   }
+  if (work->streams) vx_publish();
 }
 
 /* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
@@ -302,6 +305,8 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   int64_t tall = smaller((work.block - 1) * conv->stride_h + (conv->kernel_h - 1) * conv->dilation_h + 1, conv->height);
   if (work.turn_x) work.turned_floats = tall * work.columns * work.pixel;
   work.far = 4 * conv->batch * (conv->height * conv->width * conv->channels + conv->out_h * conv->out_w * conv->filters) > vx_conv_memory;
+  work.streams = vx_overflows(conv->batch * conv->out_h * conv->out_w * conv->filters) && !work.turn_y && !vx_store_stage;
+  for (int axis = 0; axis < 3; axis++) work.streams &= conv->y_stride[axis] % LINE_FLOATS == 0;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;
 }

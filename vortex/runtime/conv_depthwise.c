@@ -1,10 +1,9 @@
 /* Rows of a depthwise convolution, or of one of groups that share a vector: vectors run along channels, tiles across pixels. */
 #include "conv_panel.h"
 
-/* Floats of a cache line. Pixels of a depthwise filter that come from memory are asked for a tile ahead, line by line: a tile takes its
- * vectors across the pixels, which is no stream that a prefetcher would follow. Twice as fast, measured. */
-#define LINE_FLOATS 16
-/* A function that does nothing but prefetch is pure to GCC, and calls of it are dropped. */
+/* Pixels of a depthwise filter that come from memory are asked for a tile ahead, line by line: a tile takes its vectors across the pixels,
+ * which is no stream that a prefetcher would follow. Twice as fast, measured. A function that does nothing but prefetch is pure to GCC, and
+ * calls of it are dropped. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* One row of output pixels, a channel to a filter: tiles of the pixels that see the whole filter, the others one by one. */

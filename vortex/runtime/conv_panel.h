@@ -2,7 +2,7 @@
 #ifndef VORTEX_CONV_PANEL_H
 #define VORTEX_CONV_PANEL_H
 
-#include "vortex_runtime.h"
+#include "streams.h"
 
 #include <stdatomic.h>
 
@@ -22,6 +22,7 @@ typedef struct {
   int64_t window;        /* floats of what a tile of lines sees */
   int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
   int64_t pass_s, pass_r; /* columns and rows of a filter that a pass takes, at most */
+  int streams; /* see streams.h */
   atomic_int out_of_memory;
 } job;
 
@@ -36,7 +37,7 @@ typedef struct {
   int64_t columns, vectors;
   int32_t last;
   int64_t r, r_end, s, s_end;
-  int32_t begun, more;
+  int32_t begun, more, how;
 } panel;
 
 /* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */

@@ -103,6 +103,7 @@ static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   lay_panels(call, packed, b.stride);
   call->transpose_a = col_a;
   call->transpose_b = col_b;
+  call->outputs = call->m * call->n;
   call->accumulate = !!(flags & ACCUMULATE);
   return 0;
 }

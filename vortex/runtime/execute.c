@@ -1,4 +1,5 @@
 /* L2 of a GEMM: the output cut into grid_m x grid_n blocks and k into parts, each task of one of both one call of an L1 nest. */
+#include "streams.h"
 #include "tasks.h"
 
 /* Part of the outermost cache that bands of A take up, and rows for which reading B once more is no matter. */
@@ -30,6 +31,8 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, end - column), band = band_of(work, part, m, tall);
+  int direct = finish == VX_STORE_NOTHING && !s->swap && !s->held && !s->streamed && work->splits == 1 && width % LINE_FLOATS == 0;
+  int streams = direct && vx_overflows(call->outputs) && vx_in_whole_lines(c, end - column, ldc);
   for (int64_t i = 0; i < m; i += band) {
     int64_t rows = smaller(band, m - i), first = row + i;
     vx_store from = vx_store_from(store, i, 0);
@@ -37,8 +40,9 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                call->b + (call->transpose_b ? part->first : part->first * call->ldb),
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
                call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
-               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, part->accumulate, &from, finish);
+               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, part->accumulate | (streams ? VX_STREAMS : 0), &from, finish);
   }
+  if (streams) vx_publish();
 }
 
 /* The store stage for rows `first` to `end` of C, columns `column` on, whose sums lie turned over in `tile`: a few rows at a

@@ -59,12 +59,16 @@ typedef struct {
   vx_extra extras[VX_EXTRAS];
 } vx_store;
 
+/* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. */
+enum { VX_ADDS = 1, VX_STREAMS = 2 };
+
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
  * type of the output, which is not that of the sums where vx_apart is 1. */
 typedef struct {
   const float *a, *b;
   float *c;
   int64_t m, n, k, lda, ldb, ldc, panel, panel_stride;
+  int64_t outputs; /* elements of C, or of all C where this is one of a batch or a region */
   int32_t transpose_a, transpose_b, packed, accumulate;
   int32_t flip; /* added to each word of A, bit by bit: makes signed bytes unsigned */
   int32_t zero; /* what an unsigned byte of A is that stands for 0 */
@@ -124,7 +128,7 @@ static inline int vx_staged(const vx_conv *c) {
 #define VX_DEPTHWISE 8
 typedef int32_t (*vx_conv_tile)(const float *a, const float *b, float *c, int64_t depth, int64_t taps_s, int64_t taps_r, int64_t a_s,
                                 int64_t a_r, int64_t b_s, int64_t b_r, int64_t lda, int64_t ldb, int64_t ldc, int32_t last,
-                                int32_t accumulate);
+                                int32_t how);
 typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t taps_r, int64_t taps_s,
                                      int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy, int64_t group, int64_t w_c);
 extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
@@ -213,6 +217,7 @@ extern const int64_t vx_panel;         /* width of the panels of a packed operan
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
 extern const int64_t vx_l2_span;
 extern const int64_t vx_l3_bytes;      /* of operands that the outermost cache keeps */
+extern const int64_t vx_outer_bytes;   /* all of it */
 extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a product narrower than one */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */

@@ -1,0 +1,156 @@
+"""Outputs that no cache has room for: whole lines go past the caches, all else as ever; the numbers are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+import vortex
+from vortex import operators as ops
+from vortex.arithmetic import F32
+from vortex.batch_launcher import BatchGemmKernel
+from vortex.conv_launcher import ConvKernel
+from vortex.conv_selector import ConvPlan
+from vortex.effects import past_caches
+from vortex.launcher import GemmKernel
+from vortex.library import Library, read
+from vortex.operands import aligned_zeros
+from vortex.plans import Grid
+from vortex.selector import NumpyArithmetic
+
+pytestmark = needs.a_compiler
+
+
+def integers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Sums of products of these are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def caches(kernel: GemmKernel | ConvKernel) -> int:
+    """Elements that all of them hold."""
+    needs.memory(4)
+    floats = int(kernel.manifest.rates.outer_bytes) // 4
+    if floats > 1 << 26:
+        pytest.skip("the caches hold more than 256 MiB")
+    return floats
+
+
+def within(rows: int, columns: int, shift: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Memory full of -7, and a matrix in it that begins `shift` elements after a line, its rows `stride` apart."""
+    memory = aligned_zeros(rows * stride + shift + 64)
+    memory[:] = -7
+    return memory, np.lib.stride_tricks.as_strided(memory[shift:], (rows, columns), (4 * stride, 4))
+
+
+@pytest.mark.parametrize(
+    ("n", "shift", "stride"),
+    [(64, 0, 64), (64, 0, 80), (64, 4, 64), (64, 0, 72), (72, 0, 80), (16, 16, 32), (1008, 0, 1008)],
+    ids=["dense", "apart", "not on a line", "torn rows", "half a line more", "one line", "panels"],
+)
+def test_every_strategy_writes_the_product_and_nothing_else(gemm: GemmKernel, n: int, shift: int, stride: int) -> None:
+    m, k = caches(gemm) // n + 5, 3
+    a, b = integers(m, k), integers(k, n, seed=1)
+    expected = a @ b
+    memory, out = within(m, n, shift, stride)
+    for plan in gemm.plans(m, n, k, threads=2):
+        out[:] = np.nan
+        gemm.run(plan, a, b, out)
+        assert (out == expected).all(), plan
+    out[:] = -7
+    assert (memory == -7).all()
+
+
+def test_several_steps_of_k_and_sums_onto_what_is_there(gemm: GemmKernel) -> None:
+    k = 1100
+    m = caches(gemm) // 64 + 7
+    a, b = integers(m, k), integers(k, 64, seed=1)
+    product = a @ b
+    out = aligned_zeros(m * 64).reshape(m, 64)
+    for threads in (1, 2):
+        vortex.set_num_threads(threads)
+        gemm(a, b, out=out)
+        assert (out == product).all()
+        gemm(a, b, out=out, accumulate=True)
+        assert (out == 2 * product).all()
+
+
+def test_products_of_a_batch_that_are_many_only_together(gemm: GemmKernel, library_path: Path) -> None:
+    batch = BatchGemmKernel(opened(library_path))
+    m = 96
+    count = caches(gemm) // (m * 64) + 3
+    x, y = integers(count, m, 5), integers(count, 5, 64, seed=1)
+    assert (batch(x, y) == np.matmul(x, y)).all()
+
+
+def test_results_that_are_large_start_on_a_line(gemm: GemmKernel) -> None:
+    for rows in (1, 4096, 8192):
+        c = gemm(integers(rows, 2), integers(2, 64))
+        assert c.shape == (rows, 64) and c.flags.c_contiguous and c.flags.writeable
+        assert rows * 64 < 1 << 18 or c.ctypes.data % 64 == 0
+
+
+CONVOLUTIONS = [
+    pytest.param((3, 3), 3, 64, {}, id="few channels"),
+    pytest.param((3, 3), 3, 64, {"padding": 1}, id="few channels, padded"),
+    pytest.param((3, 3), 5, 48, {"padding": (2, 0, 1, 3), "stride": (1, 2)}, id="padded, strided"),
+    pytest.param((3, 3), 5, 40, {"padding": 1}, id="half lines"),
+    pytest.param((1, 1), 8, 128, {}, id="a product"),
+]
+
+
+@pytest.mark.parametrize(("taps", "channels", "filters", "where"), CONVOLUTIONS)
+def test_convolutions(conv: ConvKernel, taps: tuple[int, int], channels: int, filters: int, where: dict) -> None:
+    batch = 3
+    side = int((caches(conv) * (2 if "stride" in where else 1) / batch / filters) ** 0.5) + 6
+    x, w = integers(batch, side, side, channels), integers(filters, channels, *taps, seed=1)
+    expected = conv.operator.reference(x, w, **where)
+    packed = conv.pack(w)
+    for shift in (0, 4):
+        memory = aligned_zeros(expected.size + 16)
+        memory[:] = -7
+        out = memory[shift : shift + expected.size].reshape(expected.shape)
+        for threads in (1, 2):
+            vortex.set_num_threads(threads)
+            out[:] = np.nan
+            conv(x, packed, out, **where)
+            assert (out == expected).all()
+        assert (memory[:shift] == -7).all() and (memory[shift + expected.size :] == -7).all()
+
+
+def test_pixels_of_several_images(conv: ConvKernel) -> None:
+    batch = caches(conv) // (16 * 64) + 4
+    x, w = integers(batch, 4, 4, 2), integers(64, 2, 3, 3, seed=1)
+    expected = conv.operator.reference(x, w, padding=1)
+    out = aligned_zeros(expected.size).reshape(expected.shape)
+    for walk in (False, True):
+        conv.run(ConvPlan("direct", walk, 0, Grid(2, 1), 0.0), x, w, out, padding=1)
+        assert (out == expected).all()
+        out[:] = np.nan
+
+
+def test_the_cost_knows_what_goes_past_the_caches(gemm: GemmKernel) -> None:
+    selector = gemm.manifest.selector()
+    arithmetic, rates = NumpyArithmetic(selector.table), selector.rates
+    room = rates.outer_bytes / 4
+    for outputs, columns, expected in [(0.9, 64, 0), (1.1, 64, 1), (1.1, 72, 0), (1.1, 100_000, 1), (1.1, 100_008, 0)]:
+        assert past_caches(arithmetic, rates, F32(outputs * room), F32(columns)) == expected
+
+
+def opened(path: Path) -> Library:
+    """The same machine code for batches."""
+    library = read(path)
+    return replace(
+        library,
+        manifest=replace(library.manifest, operator=ops.BatchGemm().name, settings=ops.settings(ops.BatchGemm())),
+    )
+
+
+@pytest.fixture(scope="module")
+def conv(conv_library: Library) -> ConvKernel:
+    """Every product of the definition is formed, so that small integers give exact results."""
+    settings = ops.settings(ops.Conv2d(accuracy="strict"))
+    return ConvKernel(replace(conv_library, manifest=replace(conv_library.manifest, settings=settings)))

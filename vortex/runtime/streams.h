@@ -1,0 +1,25 @@
+/* Outputs that no cache has room for, and of which whole lines are written at once: they go past the caches, where they are not read before
+ * they are written and drive nothing out. Where the caches have room, who reads them next finds them there. */
+#ifndef VORTEX_STREAMS_H
+#define VORTEX_STREAMS_H
+
+#include "vortex_runtime.h"
+
+/* Floats of a cache line. */
+#define LINE_FLOATS 16
+
+static inline int vx_overflows(int64_t outputs) { return outputs > vx_outer_bytes / (int64_t)sizeof(float); }
+
+/* Whether rows of so many floats from `first` on, `stride` apart, begin and end with a line. */
+static inline int vx_in_whole_lines(const float *first, int64_t floats, int64_t stride) {
+  return (uintptr_t)first % (LINE_FLOATS * sizeof(float)) == 0 && floats % LINE_FLOATS == 0 && stride % LINE_FLOATS == 0;
+}
+
+/* At the end of a task: x86 orders nothing else after such stores. */
+static inline void vx_publish(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+#endif
