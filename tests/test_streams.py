@@ -102,6 +102,12 @@ CONVOLUTIONS = [
 ]
 
 
+DEPTHWISE = [
+    pytest.param((3, 3), 64, 64, {"padding": 1, "groups": 64}, id="depthwise"),
+    pytest.param((3, 5), 48, 48, {"padding": 2, "dilation": 2, "groups": 48}, id="depthwise, dilated"),
+]
+
+
 @pytest.mark.parametrize(("taps", "channels", "filters", "where"), CONVOLUTIONS)
 def test_convolutions(conv: ConvKernel, taps: tuple[int, int], channels: int, filters: int, where: dict) -> None:
     batch = 3
@@ -119,6 +125,26 @@ def test_convolutions(conv: ConvKernel, taps: tuple[int, int], channels: int, fi
             conv(x, packed, out, **where)
             assert (out == expected).all()
         assert (memory[:shift] == -7).all() and (memory[shift + expected.size :] == -7).all()
+
+
+@pytest.mark.parametrize(("taps", "channels", "filters", "where"), [*CONVOLUTIONS, *DEPTHWISE])
+def test_fused_convolutions(fused: ConvKernel, taps: tuple[int, int], channels: int, filters: int, where: dict) -> None:
+    """Sums go through the store stage on their way past the caches; at an edge, in parts."""
+    side = int((caches(fused) * (2 if "stride" in where else 1) / 2 / filters) ** 0.5) + 6
+    groups = where.get("groups", 1)
+    x, w = integers(2, side, side, channels), integers(filters, channels // groups, *taps, seed=1)
+    b = integers(filters, seed=2)
+    packed, plain = fused.pack(w, groups=groups), ops.Conv2d().reference(x, w, **where)
+    r = integers(*plain.shape, seed=3)
+    expected = np.maximum(plain + b + r, 0)
+    for shift in (0, 4):
+        memory = aligned_zeros(expected.size + 16)
+        out = memory[shift : shift + expected.size].reshape(expected.shape)
+        for threads in (1, 2):
+            vortex.set_num_threads(threads)
+            out[:] = np.nan
+            fused(x, packed, out, bias=b, residual=r, **where)
+            assert (out == expected).all()
 
 
 def test_pixels_of_several_images(conv: ConvKernel) -> None:
@@ -151,6 +177,16 @@ def opened(path: Path) -> Library:
 
 @pytest.fixture(scope="module")
 def conv(conv_library: Library) -> ConvKernel:
+    return strict(conv_library)
+
+
+@pytest.fixture(scope="module")
+def fused(fused_conv_library: Library) -> ConvKernel:
+    return strict(fused_conv_library)
+
+
+def strict(library: Library) -> ConvKernel:
     """Every product of the definition is formed, so that small integers give exact results."""
-    settings = ops.settings(ops.Conv2d(accuracy="strict"))
-    return ConvKernel(replace(conv_library, manifest=replace(conv_library.manifest, settings=settings)))
+    operator = ops.rebuilt(library.manifest.operator, library.manifest.settings)
+    settings = ops.settings(replace(operator, accuracy="strict"))
+    return ConvKernel(replace(library, manifest=replace(library.manifest, settings=settings)))

@@ -195,15 +195,18 @@ ELEMENTS = {
 """Code and bits of an element type, as DLPack numbers them."""
 
 
+def store_signature() -> str:
+    return f"(const void *, void *, int64_t, int64_t, int64_t, int64_t{EXTRAS})"
+
+
 def store_table(store: Store) -> list[str]:
     """C source of what the store stage takes and gives."""
     operands = store.chain.operands
     entries = [f"{{{code}, {bits}, {PER.index(x.per)}}}" for x in operands for code, bits in [ELEMENTS[x.dtype]]]
     code, bits = ELEMENTS[store.out]
-    signature = f"(const void *, void *, int64_t, int64_t, int64_t, int64_t{EXTRAS})"
     stage = STORE_STAGE_SYMBOL if store.needed else "0"
     return [
-        f"extern int32_t {STORE_STAGE_SYMBOL}{signature};",
+        f"extern int32_t {STORE_STAGE_SYMBOL}{store_signature()};",
         f"const vx_epilogue vx_store_stage = {stage};",
         f"const int32_t vx_apart = {int(store.apart)};",
         f"const vx_operand vx_out = {{{code}, {bits}, VX_PER_ELEMENT}};",

@@ -12,10 +12,11 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
+from vortex.codegen.cpu_tile import stream
 from vortex.epilogue import MOST_OPERANDS, Epilogue, Store
 from vortex.steps import Bias, Cast, Clamp, Gelu, Multiply, Per, Relu, Scale, Silu
 
-STORE_STAGE_SYMBOL = "vortex_epilogue"
+STORE_STAGE_SYMBOL, PAST_STAGE_SYMBOL = "vortex_epilogue", "vortex_epilogue_past"
 PROLOGUE_SYMBOL = "vortex_prologue"
 SLOTS = 64
 """Named intermediates of one chain, at most."""
@@ -156,6 +157,10 @@ class Source:
         what = narrowed(vectors, value, self.dtype)
         vectors.do(tirx.call_llvm_intrin("void", "llvm.masked.store", what, self.address(index), mask))
 
+    def stream(self, vectors: Vectors, index: Any, value: Any) -> None:
+        """The same for whole vectors on their boundaries, past the caches."""
+        vectors.do(stream(self.address(index), value))
+
     def vector(self, vectors: Vectors, per: Per, i: Any, column: Any, mask: Any) -> Any:
         """What an operand has for the columns from `column` on in row `i`."""
         if per == "row":
@@ -238,8 +243,13 @@ def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     return _elementwise(store, lanes, MOST_OPERANDS).with_attr("global_symbol", STORE_STAGE_SYMBOL)
 
 
-def _elementwise(store: Store, lanes: int, room: int) -> tirx.PrimFunc:
-    """The function with arguments for `room` operands."""
+def past_stage(store: Store, lanes: int) -> tirx.PrimFunc:
+    """`vortex_epilogue_past`: the same past the caches, for float32 outputs whose vectors begin on their boundaries."""
+    return _elementwise(store, lanes, MOST_OPERANDS, past=True).with_attr("global_symbol", PAST_STAGE_SYMBOL)
+
+
+def _elementwise(store: Store, lanes: int, room: int, past: bool = False) -> tirx.PrimFunc:
+    """The function with arguments for `room` operands; of outputs, whole vectors go `past` the caches or not."""
     chain = store.chain
     rows, columns = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
     i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
@@ -247,22 +257,25 @@ def _elementwise(store: Store, lanes: int, room: int) -> tirx.PrimFunc:
     extras = [argument(operand.name, operand.dtype, rows) for operand in chain.operands]
     vectors = Vectors(lanes)
 
-    def one(column: Any, mask: Any) -> tirx.Stmt:
+    def one(column: Any, mask: Any, whole: bool) -> tirx.Stmt:
         """A vector from row i, `column` on, to the output."""
         operands = {
             operand.name: tensor.vector(vectors, operand.per, i, column, mask)
             for operand, (tensor, _) in zip(chain.operands, extras, strict=True)
         }
         value = apply(vectors, chain, source.load(vectors, i * source.stride + column, mask), operands)
-        target.store(vectors, i * target.stride + column, mask, value)
+        if past and whole:
+            target.stream(vectors, i * target.stride + column, value)
+        else:
+            target.store(vectors, i * target.stride + column, mask, value)
         return vectors.taken()
 
     zero, serial = tirx.const(0, "int64"), tirx.ForKind.SERIAL
     whole = tirx.truncdiv(columns, tirx.const(lanes, "int64"))
     rest = tirx.Cast("int32", columns - whole * lanes)
-    full = tirx.For(j, zero, whole, serial, one(j * lanes, vectors.of(1, "bool")))
+    full = tirx.For(j, zero, whole, serial, one(j * lanes, vectors.of(1, "bool"), True))
     within = tirx.Ramp(tirx.const(0, "int32"), 1, lanes) < tirx.Broadcast(rest, lanes)
-    edge = tirx.IfThenElse(rest > 0, one(whole * lanes, within), None)
+    edge = tirx.IfThenElse(rest > 0, one(whole * lanes, within, False), None)
     outer = tirx.For(i, zero, rows, serial, tirx.SeqStmt([full, edge]))
     declared = [tirx.DeclBuffer(tensor.buffer, data=at) for tensor, at in [(source, from_), (target, to), *extras]]
     unused = [

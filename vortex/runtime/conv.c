@@ -30,16 +30,17 @@ static void multiply(const panel *p, const float *image, float *out, int64_t row
 }
 
 /* The same for filters in lines, all columns of them: `a` is what the first pixel sees of filter row r, and `a_r` from row to row. */
-static void multiply_lines(const panel *p, const float *a, float *out, int64_t height, int64_t a_r, int64_t r, int64_t r_end) {
+static void multiply_lines(const panel *p, const float *a, float *out, int64_t height, int64_t a_r, int64_t ldc, int64_t r, int64_t r_end) {
   const vx_conv *c = p->conv;
   int64_t apart = c->stride_w * c->channels;
   vx_conv_tile tile = apart < VX_CLOSE ? vx_close_tiles[apart][p->vectors][height] : 0;
   (tile ? tile : vx_conv_tiles[p->vectors][height])(a, p->w + r * p->work->w_r, out, c->kernel_w * c->channels, 1, r_end - r, 0, a_r, 0,
-                                                    p->work->w_r, apart, p->work->width, c->y_stride[2], p->last, p->how);
+                                                    p->work->w_r, apart, p->work->width, ldc, p->last, p->how);
 }
 
-void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
-  if (!vx_store_stage) return;
+void vx_conv_finish(const panel *p, const float *sums, int64_t apart, float *out, int64_t rows, int64_t ldc) {
+  vx_epilogue stage = sums == out ? vx_store_stage : vx_store_past;
+  if (!stage) return;
   const float *data[VX_EXTRAS] = {0};
   int64_t stride[VX_EXTRAS] = {0};
   for (int64_t x = 0; x < vx_operand_count; x++) {
@@ -47,7 +48,7 @@ void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc) {
     data[x] = p->extras[x] + (per_element ? out - p->y : 0);
     stride[x] = per_element ? ldc : 0;
   }
-  vx_store_stage(out, out, rows, p->columns, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
+  stage(sums, out, rows, p->columns, apart, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
 
 void vx_conv_clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc) {
@@ -55,9 +56,10 @@ void vx_conv_clear(const panel *p, float *out, int64_t first, int64_t end, int64
 }
 
 /* Pixels `first` to `first + height` of one output row, of which some see less than the whole filter. */
-static void edge_tile(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t r, int64_t r_end) {
+static void edge_tile(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t ldc, int64_t r,
+                      int64_t r_end) {
   const vx_conv *c = p->conv;
-  int64_t lda = c->stride_w * c->x_stride[2], ldc = c->y_stride[2];
+  int64_t lda = c->stride_w * c->x_stride[2];
   int64_t low = 0, high = 0, start = 0; /* of the run of filter columns that see pixels `low` to `high` */
   int32_t accumulate = p->begun;
   for (int64_t s = p->s; s <= p->s_end; s++) {
@@ -86,7 +88,8 @@ static void edge_tile(const panel *p, const float *image, float *out, int64_t ro
 }
 
 /* The same of filters in lines: what they see is copied with the zeros beside it. */
-static void edge_lines(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t r, int64_t r_end) {
+static void edge_lines(const panel *p, const float *image, float *out, int64_t row, int64_t first, int64_t height, int64_t ldc, int64_t r,
+                       int64_t r_end) {
   const vx_conv *c = p->conv;
   int64_t column = first * c->stride_w - c->pad_left, span = (height - 1) * c->stride_w + c->kernel_w, line = span * c->channels;
   int64_t from = larger(column, 0), to = smaller(column + span, c->width);
@@ -95,7 +98,7 @@ static void edge_lines(const panel *p, const float *image, float *out, int64_t r
   for (int64_t i = r; i < r_end && from < to; i++, target += line)
     memcpy(target + (from - column) * c->channels, image + (row + i * c->dilation_h) * c->x_stride[1] + from * c->x_stride[2],
            (size_t)((to - from) * c->channels) * sizeof(float));
-  multiply_lines(p, p->window, out, height, line, r, r_end);
+  multiply_lines(p, p->window, out, height, line, ldc, r, r_end);
 }
 
 /* What a pass takes of [*first, *end). */
@@ -110,16 +113,17 @@ static void run_pixel(const panel *p, int64_t unit) {
   int64_t pixels = c->out_h * c->out_w, line = unit % pixels / c->out_w, place = unit % c->out_w, t = unit / pixels, tiles = p->work->tiles;
   int64_t low = c->batch / tiles, extra = c->batch % tiles, image = t * low + smaller(t, extra), height = low + (t < extra);
   int64_t row = line * c->stride_h - c->pad_top, column = place * c->stride_w - c->pad_left, r, r_end, s, s_end;
-  float *out = p->y + image * c->y_stride[0] + line * c->y_stride[1] + place * c->y_stride[2];
+  float *out = p->y + image * c->y_stride[0] + line * c->y_stride[1] + place * c->y_stride[2], *sums = p->sums ? p->sums : out;
+  int64_t apart = p->sums ? p->work->width : c->y_stride[0];
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
   taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
   within(&r, &r_end, p->r, p->r_end);
   within(&s, &s_end, p->s, p->s_end);
   if (r < r_end && s < s_end)
-    multiply(p, p->x + image * c->x_stride[0], out, row, column, height, c->x_stride[0], c->y_stride[0], r, r_end, s, s_end, p->how);
+    multiply(p, p->x + image * c->x_stride[0], sums, row, column, height, c->x_stride[0], apart, r, r_end, s, s_end, p->how);
   else if (!p->begun)
-    vx_conv_clear(p, out, 0, height, c->y_stride[0]);
-  if (!p->more) vx_conv_finish(p, out, height, c->y_stride[0]);
+    vx_conv_clear(p, sums, 0, height, apart);
+  if (!p->more) vx_conv_finish(p, sums, apart, out, height, c->y_stride[0]);
 }
 
 /* One row of output pixels. */
@@ -129,24 +133,26 @@ static void run_row(const panel *p, int64_t unit) {
   const float *image = p->x + unit / c->out_h * c->x_stride[0];
   float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
   int64_t low = c->out_w / tiles, extra = c->out_w % tiles, reach = (c->kernel_w - 1) * c->dilation_w, ldc = c->y_stride[2];
+  int64_t apart = p->sums ? p->work->width : ldc;
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
   within(&r, &r_end, p->r, p->r_end);
   if (r == r_end && p->begun && p->more) return;
   for (int64_t t = 0, first = 0, height; t < tiles; t++, first += height) {
     height = low + (t < extra);
     int64_t column = first * c->stride_w - c->pad_left;
+    float *place = out + first * ldc, *sums = p->sums ? p->sums : place;
     if (r == r_end) {
-      if (!p->begun) vx_conv_clear(p, out + first * ldc, 0, height, ldc);
+      if (!p->begun) vx_conv_clear(p, sums, 0, height, apart);
     } else if (p->work->lines && column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
-      multiply_lines(p, image + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2], out + first * ldc, height,
-                     c->dilation_h * c->x_stride[1], r, r_end);
+      multiply_lines(p, image + (row + r * c->dilation_h) * c->x_stride[1] + column * c->x_stride[2], sums, height,
+                     c->dilation_h * c->x_stride[1], apart, r, r_end);
     else if (p->work->lines)
-      edge_lines(p, image, out + first * ldc, row, first, height, r, r_end);
+      edge_lines(p, image, sums, row, first, height, apart, r, r_end);
     else if (column >= 0 && column + (height - 1) * c->stride_w + reach < c->width)
-      multiply(p, image, out + first * ldc, row, column, height, c->stride_w * c->x_stride[2], ldc, r, r_end, p->s, p->s_end, p->how);
+      multiply(p, image, sums, row, column, height, c->stride_w * c->x_stride[2], apart, r, r_end, p->s, p->s_end, p->how);
     else
-      edge_tile(p, image, out + first * ldc, row, first, height, r, r_end);
-    if (!p->more) vx_conv_finish(p, out + first * ldc, height, ldc);
+      edge_tile(p, image, sums, row, first, height, apart, r, r_end);
+    if (!p->more) vx_conv_finish(p, sums, apart, place, height, ldc);
   }
 }
 
@@ -187,6 +193,7 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     scratch = bring(work, &local, unit, end, channel, channels, scratch);
   if (work->turn_y) memcpy(local.y_stride, (int64_t[]){0, c->out_w * work->width, work->width, 1}, sizeof local.y_stride);
   int64_t panel_floats = c->kernel_h * c->kernel_w * work->depth * work->width;
+  _Alignas(64) float sums[SUMS];
   for (int64_t i = first; i < stop; i++) {
     if (work->staged) bring(work, &local, unit, end, i * work->depth, work->depth, staged);
     panel p = {.work = work, .conv = &local, .window = window};
@@ -222,12 +229,13 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     void (*run)(const panel *, int64_t) = work->plan->walk_batch ? run_pixel : run_row;
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
+    if (streams && vx_store_stage && work->sums_floats <= SUMS) p.sums = sums;
     for (p.s = 0; p.s < c->kernel_w; p.s = p.s_end) {
       p.s_end = smaller(p.s + work->pass_s, c->kernel_w);
       for (p.r = 0; p.r < c->kernel_h; p.r = p.r_end) {
         p.r_end = smaller(p.r + work->pass_r, c->kernel_h);
         p.more = p.s_end < c->kernel_w || p.r_end < c->kernel_h;
-        p.how = p.begun | (streams && !p.more ? VX_STREAMS : 0);
+        p.how = p.begun | (streams && !vx_store_stage && !p.more ? VX_STREAMS : 0);
         for (int64_t u = unit; u < end; u++) run(&p, u);
         p.begun = VX_ADDS;
       }
@@ -299,13 +307,15 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.units_per_task = quotient_up(work.units, plan->grid_m);
   work.panels_per_task = quotient_up(work.sets, plan->grid_n);
   vx_passes(conv, plan->family, &work.pass_s, &work.pass_r);
+  int whole = work.pass_s == conv->kernel_w && work.pass_r == conv->kernel_h;
+  work.sums_floats = whole ? (depthwise ? VX_DEPTHWISE : VX_CONV_ROWS) * work.width : INT64_MAX;
   /* Rows whose input stays in the second cache while all panels pass over it. */
   int64_t unit_bytes = 4 * conv->channels * (plan->walk_batch ? plan->rows : conv->stride_h * conv->width);
   work.block = larger(1, smaller(vx_conv_far / larger(1, unit_bytes), work.units_per_task));
   int64_t tall = smaller((work.block - 1) * conv->stride_h + (conv->kernel_h - 1) * conv->dilation_h + 1, conv->height);
   if (work.turn_x) work.turned_floats = tall * work.columns * work.pixel;
   work.far = 4 * conv->batch * (conv->height * conv->width * conv->channels + conv->out_h * conv->out_w * conv->filters) > vx_conv_memory;
-  work.streams = vx_overflows(conv->batch * conv->out_h * conv->out_w * conv->filters) && !work.turn_y && !vx_store_stage;
+  work.streams = vx_overflows(conv->batch * conv->out_h * conv->out_w * conv->filters) && !work.turn_y;
   for (int axis = 0; axis < 3; axis++) work.streams &= conv->y_stride[axis] % LINE_FLOATS == 0;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;

@@ -13,7 +13,7 @@ void vx_conv_depthwise(const panel *p, int64_t unit) {
   const float *image = p->x + unit / c->out_h * c->x_stride[0];
   float *out = p->y + unit / c->out_h * c->y_stride[0] + line * c->y_stride[1];
   int64_t reach = (c->kernel_w - 1) * c->dilation_w, w_s = c->channels, w_c = c->kernel_w * w_s, w_r = p->work->group * w_c;
-  int64_t first = smaller(quotient_up(c->pad_left, c->stride_w), c->out_w);
+  int64_t first = smaller(quotient_up(c->pad_left, c->stride_w), c->out_w), apart = p->sums ? p->work->width : c->y_stride[2];
   int64_t room = c->width + c->pad_left - reach, end = larger(room > 0 ? smaller(quotient_up(room, c->stride_w), c->out_w) : 0, first);
   taps_inside(row, c->kernel_h, c->dilation_h, c->height, &r, &r_end);
   int64_t tiles = quotient_up(end - first, VX_DEPTHWISE), low = tiles ? (end - first) / tiles : 0, extra = tiles ? (end - first) % tiles : 0;
@@ -22,13 +22,14 @@ void vx_conv_depthwise(const panel *p, int64_t unit) {
     pixels = i >= first && i < end ? low + ((i - first) < extra * (low + 1)) : 1;
     taps_inside(column, c->kernel_w, c->dilation_w, c->width, &s, &s_end);
     int64_t down = row + r * c->dilation_h, along = column + s * c->dilation_w;
+    float *place = out + i * c->y_stride[2], *sums = p->sums ? p->sums : place;
     if (r < r_end && s < s_end)
-      vx_depthwise_tiles[p->work->group > 1][pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, out + i * c->y_stride[2],
+      vx_depthwise_tiles[p->work->group > 1][pixels](image + down * c->x_stride[1] + along * c->x_stride[2], p->w + r * w_r + s * w_s, sums,
                                  p->columns, r_end - r, s_end - s, c->dilation_h * c->x_stride[1], c->dilation_w * c->x_stride[2], w_r, w_s,
-                                 c->stride_w * c->x_stride[2], c->y_stride[2], p->work->group, w_c);
+                                 c->stride_w * c->x_stride[2], apart, p->work->group, w_c);
     else
-      vx_conv_clear(p, out + i * c->y_stride[2], 0, pixels, c->y_stride[2]);
-    vx_conv_finish(p, out + i * c->y_stride[2], pixels, c->y_stride[2]);
+      vx_conv_clear(p, sums, 0, pixels, apart);
+    vx_conv_finish(p, sums, apart, place, pixels, c->y_stride[2]);
   }
 }
 
@@ -70,10 +71,11 @@ static ALWAYS_INLINE int64_t sliding_pixels(const vx_conv *c, const vx_depthwise
 static ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, const sliding_row *row, int64_t first, int64_t pixels) {
   const vx_conv *c = p->conv;
   int64_t column = first * c->stride_w - c->pad_left, w_s = c->channels, w_c = c->kernel_w * w_s, group = p->work->group, w_r = group * w_c;
-  float *out = row->out + first * c->y_stride[2];
-  tiles[pixels](row->image + column * c->x_stride[2], p->w + row->r * w_r, out, p->columns, row->r_end - row->r, -column, c->width - column,
-                c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], c->y_stride[2], group, w_c);
-  vx_conv_finish(p, out, pixels, c->y_stride[2]);
+  float *out = row->out + first * c->y_stride[2], *sums = p->sums ? p->sums : out;
+  int64_t apart = p->sums ? p->work->width : c->y_stride[2];
+  tiles[pixels](row->image + column * c->x_stride[2], p->w + row->r * w_r, sums, p->columns, row->r_end - row->r, -column, c->width - column,
+                c->dilation_h * c->x_stride[1], w_r, w_s, c->x_stride[2], apart, group, w_c);
+  vx_conv_finish(p, sums, apart, out, pixels, c->y_stride[2]);
 }
 
 /* What a tile reads that the row above has not read, and where it writes. */
@@ -83,7 +85,7 @@ static ALWAYS_INLINE void fetch_sliding(const panel *p, const sliding_row *row, 
   int64_t span = smaller(column + (pixels - 1) * c->stride_w + c->kernel_w, c->width) - from, rows = row->r_end - row->r;
   for (int64_t r = larger(rows - c->stride_h, 0); r < rows; r++)
     fetch(row->image + r * c->dilation_h * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
-  fetch(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
+  if (!p->sums) fetch(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
 }
 
 /* A row of output pixels of a usual depthwise filter. */

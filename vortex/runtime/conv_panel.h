@@ -22,7 +22,8 @@ typedef struct {
   int64_t window;        /* floats of what a tile of lines sees */
   int64_t w_s, w_r; /* floats between columns and rows of a packed filter */
   int64_t pass_s, pass_r; /* columns and rows of a filter that a pass takes, at most */
-  int streams; /* see streams.h */
+  int streams;         /* see streams.h; outputs then lie in whole lines, if a panel begins with one */
+  int64_t sums_floats; /* of one tile, if these are all that there is to its outputs */
   atomic_int out_of_memory;
 } job;
 
@@ -38,6 +39,7 @@ typedef struct {
   int32_t last;
   int64_t r, r_end, s, s_end;
   int32_t begun, more, how;
+  float *sums; /* room for the sums of a tile on their way past the caches, or NULL: they go to their place */
 } panel;
 
 /* Taps `first` to `end` of a filter side whose first one lies at `origin`, which may be outside of 0 to `extent`. */
@@ -46,6 +48,11 @@ static inline void taps_inside(int64_t origin, int64_t taps, int64_t dilation, i
   *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
   if (*end < *first) *end = *first;
 }
+
+/* Floats of the sums of one tile. */
+#define SUMS (VX_CONV_ROWS * VX_CONV_VECTORS * LINE_FLOATS)
+/* The store stage past the caches, of outputs that begin with a line. */
+extern const vx_epilogue vx_store_past;
 
 /* Columns and rows of a filter that one pass takes: of a panel as much as the second cache keeps, in parts of like size. Mirrored by
  * conv_selector.passes. */
@@ -58,9 +65,9 @@ static inline void vx_passes(const vx_conv *c, int64_t family, int64_t *columns,
   *rows = quotient_up(c->kernel_h, quotient_up(c->kernel_h, smaller(c->kernel_h, taps)));
 }
 
-/* conv.c: the store stage on finished outputs, in place: rows of extras per element lie as the rows of outputs do, or are turned as those
- * are; and zeros into outputs `first` to `end`. */
-void vx_conv_finish(const panel *p, float *out, int64_t rows, int64_t ldc);
+/* conv.c: the store stage on finished `sums`, rows `apart` from each other, which are in place or those of the panel: rows of extras per
+ * element lie as the rows of outputs do, or are turned as those are; and zeros into outputs `first` to `end`. */
+void vx_conv_finish(const panel *p, const float *sums, int64_t apart, float *out, int64_t rows, int64_t ldc);
 void vx_conv_clear(const panel *p, float *out, int64_t first, int64_t end, int64_t ldc);
 
 /* conv_depthwise.c: one row of output pixels, a channel to a filter: any filter, and the usual ones, which `slides` tells. */
