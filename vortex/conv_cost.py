@@ -130,13 +130,19 @@ def predict_conv(ops: MeasuredArithmetic, rates: Rates, s: ConvStrategies, p: Co
     late_rest = ops.name("late_rest", ops.where(p.rest > 0.5, late_rest, 0.0))
 
     panels = ops.name("panels", p.groups * (p.full + ops.least(p.rest, 1.0)))
-    share = ops.name("share", ops.ceil(panels / p.grid_n - EPSILON) / panels)
-    mine = ops.name("mine", ops.ceil(units / p.grid_m - EPSILON) * per_unit * share * p.groups)
-    compute = ops.name("compute", mine * (p.full * wide + narrow))
-    waiting = ops.name("waiting", mine * (p.full * late + late_rest))
+    taken = ops.name("taken", ops.ceil(panels / p.grid_n - EPSILON))
+    share = ops.name("share", taken / panels)
+    # The task that takes longest has the wide panels; of several groups, some of both.
+    several = p.groups > 1.5
+    mine_wide = ops.name("mine_wide", ops.where(several, share * p.groups * p.full, ops.least(taken, p.full)))
+    mine_narrow = ops.where(several, share * p.groups, ops.where(taken > p.full + 0.5, 1.0, 0.0))
+    mine_narrow = ops.name("mine_narrow", mine_narrow)
+    mine = ops.name("mine", ops.ceil(units / p.grid_m - EPSILON) * per_unit)
+    compute = ops.name("compute", mine * (mine_wide * wide + mine_narrow * narrow))
+    waiting = ops.name("waiting", mine * (mine_wide * late + mine_narrow * late_rest))
     outputs = p.groups * (p.batch * p.out_h * p.out_w) * p.filters
     past = past_caches(ops, rates, outputs, p.groups * p.filters)
-    written = (2.0 - past) * FLOAT * mine * height * p.filters
+    written = (2.0 - past) * FLOAT * mine * height * (share * p.groups * p.filters)
     weights = share * FLOAT * p.groups * p.filters * p.depth * p.taps
     busy = ops.name("busy", compute + waiting)
     unit_bytes = ops.where(walks, FLOAT * p.depth * p.groups * p.rows, p.line_bytes)

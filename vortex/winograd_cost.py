@@ -124,15 +124,17 @@ def predict_winograd(ops: MeasuredArithmetic, rates: Rates, s: WinogradStrategie
     height = ops.name("height", each / stacks)
     panels = ops.name("panels", p.full + ops.least(p.rest, 1.0))
     taken = ops.name("taken", ops.ceil(panels / p.grid_n - EPSILON))
-    share = ops.name("share", taken / panels)
+    # The task that takes longest has the wide panels.
+    mine_wide = ops.name("mine_wide", ops.least(taken, p.full))
+    mine_narrow = ops.name("mine_narrow", ops.where(taken > p.full + 0.5, 1.0, 0.0))
 
     entering = ops.name("entering", rates.tile_enter + height * rates.tile_row)
     wide = ops.name("wide", micro_kernel(ops, rates, height, p.vectors, p.channels, 1.0) + entering)
     narrow = micro_kernel(ops, rates, height, p.rest, p.channels, 1.0) + entering
     narrow = ops.name("narrow", ops.where(p.rest > 0.5, narrow, 0.0))
-    block = ops.name("block", s.points * stacks * share * (p.full * wide + narrow))
+    block = ops.name("block", s.points * stacks * (mine_wide * wide + mine_narrow * narrow))
     inward = ops.ceil(p.channels / rates.lanes - EPSILON) * s.input_issues
-    outward = share * (p.full * p.vectors + p.rest) * s.output_issues
+    outward = (mine_wide * p.vectors + mine_narrow * p.rest) * s.output_issues
     transforms = ops.name("transforms", mine * (inward + outward) * rates.multiply_add)
 
     width = p.vectors * rates.lanes
@@ -151,7 +153,7 @@ def predict_winograd(ops: MeasuredArithmetic, rates: Rates, s: WinogradStrategie
 
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     pixels = mine * s.side * s.side
-    moved = p.turn_x * mine * (s.side + 2.0) * s.side * p.channels + p.turn_y * pixels * share * p.filters
+    moved = p.turn_x * mine * (s.side + 2.0) * s.side * p.channels + p.turn_y * pixels * (taken / panels) * p.filters
     turning = ops.name("turning", moved * rates.transpose + FLOAT * moved * rates.l2_byte)
     products = ops.name("products", blocks * block)
     busy = ops.name("busy", transforms + products + waiting + turning)
