@@ -76,6 +76,7 @@ class TestSuites:
             ("vortex_table6_96", 96),
             ("dietcode_dense", 8),
             ("dietcode_bert_dense", 24),
+            ("large_outputs_12", 12),
         ],
     )
     def test_counts(self, name: str, count: int) -> None:

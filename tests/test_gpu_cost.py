@@ -23,6 +23,8 @@ KEY = LAYOUTS[0], 16
 ROUNDING = 1e-4
 EFFECT = 0.12
 """Tolerance where a larger extent fills tiles, parts or waves better: a real gain, and a small one."""
+WAVE = 0.2
+"""And of one kernel where a later wave finds in L2 what an earlier one has read."""
 few = settings(max_examples=60, deadline=None)
 
 
@@ -95,8 +97,10 @@ def test_a_larger_shape_is_not_cheaper(name, m, n, k, axis, more):
 def test_twice_the_work_costs_more(name, m, n, k, axis):
     small = Extents(m, n, k)
     large = small._replace(**{axis: 2 * getattr(small, axis)})
-    # By twice the columns a last wave may fill so much better: 10369 x 33 x 101 in tiles of 16.
-    assert (least(selector(SPECS[name]), large) >= least(selector(SPECS[name]), small) * (1 - 0.03)).all()
+    before, after = least(selector(SPECS[name]), small), least(selector(SPECS[name]), large)
+    assert after.min() >= before.min() * (1 - ROUNDING)
+    # Of one kernel that waits for nearly each load, the last wave of twice the rows may find its columns in L2.
+    assert (after >= before * (1 - WAVE)).all()
 
 
 def test_a_tile_that_is_not_full_costs_as_much_as_a_full_one():
