@@ -8,6 +8,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from conftest import compiled
 
 import vortex
 from vortex import operators as ops
@@ -16,6 +17,7 @@ from vortex.batch_launcher import BatchGemmKernel
 from vortex.conv_launcher import ConvKernel
 from vortex.conv_selector import ConvPlan
 from vortex.effects import past_caches
+from vortex.epilogue import Epilogue
 from vortex.launcher import GemmKernel
 from vortex.library import Library, read
 from vortex.operands import aligned_zeros
@@ -76,6 +78,26 @@ def test_several_steps_of_k_and_sums_onto_what_is_there(gemm: GemmKernel) -> Non
         assert (out == product).all()
         gemm(a, b, out=out, accumulate=True)
         assert (out == 2 * product).all()
+
+
+@pytest.mark.parametrize(("n", "shift"), [(64, 0), (64, 4), (72, 0), (1008, 0)])
+def test_fused_products(gemm: GemmKernel, chains: dict[Epilogue, GemmKernel], n: int, shift: int) -> None:
+    """In the micro-kernels, and through a tile of sums where the chain has a gelu or k takes several steps."""
+    m = caches(gemm) // n + 5
+    for k in (3, 1100) if n == 64 else (3,):
+        a, b = integers(m, k), integers(k, n, seed=1)
+        bias = integers(n, seed=2)
+        product = a @ b + bias
+        for last, fused in chains.items():
+            expected = ops.Gemm(epilogue=ops.bias() >> last).reference(a, b, bias=bias)
+            memory, out = within(m, n, shift, n + n % 16)
+            for threads in (1, 2):
+                vortex.set_num_threads(threads)
+                out[:] = np.nan
+                fused(a, b, out, bias=bias)
+                assert np.abs(out - expected).max() <= 1e-6 * np.abs(product).max()
+            out[:] = -7
+            assert (memory == -7).all()
 
 
 def test_products_of_a_batch_that_are_many_only_together(gemm: GemmKernel, library_path: Path) -> None:
@@ -178,6 +200,11 @@ def opened(path: Path) -> Library:
 @pytest.fixture(scope="module")
 def conv(conv_library: Library) -> ConvKernel:
     return strict(conv_library)
+
+
+@pytest.fixture(scope="module")
+def chains() -> dict[Epilogue, GemmKernel]:
+    return {last: compiled(ops.Gemm(epilogue=ops.bias() >> last)) for last in (ops.relu(), ops.gelu())}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vortex.candidates import WIDEST_PANEL
-from vortex.codegen.cpu import BATCH, Addition, c_floats, store_signature
+from vortex.codegen.cpu import BATCH, Addition, c_floats
 from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
 from vortex.codegen.cpu_depthwise import (
     GROUPED_SLIDING,
@@ -19,7 +19,6 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
-from vortex.codegen.cpu_store import PAST_STAGE_SYMBOL, past_stage
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
 from vortex.codegen.emission import Task
@@ -27,7 +26,6 @@ from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Model, costs
 from vortex.conv_cost import BLOCK, ConvProblem, ConvStrategies, predict_conv
 from vortex.conv_selector import MOST_VECTORS, strategies, tallest
-from vortex.epilogue import Store
 from vortex.hardware import HardwareSpec
 from vortex.selector import Selector
 from vortex.winograd_selector import TILES
@@ -84,16 +82,12 @@ def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) 
     compile_object(winograd_kernels(tiles, lanes), cpu_target(llvm_cpu), path)
 
 
-def _emit_past(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([past_stage(store, lanes) for store in stores], cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
-
-
-def conv_tasks(shapes: Sequence[tuple[int, int]], store: Store) -> list[Task]:
-    """The object files of the direct and the depthwise micro-kernels, the Winograd transforms, and a store stage."""
+def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
+    """The object files of the direct and the depthwise micro-kernels, and of the Winograd transforms."""
     tiles = served(shapes)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
-    others = (_emit_past, [store]), (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
+    others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
     near = ([tile for tile in close(shapes) if tile[2] == apart] for apart in CLOSE)
     own = [*((_emit_sliding, tiles) for tiles in slides), *((_emit_close, tiles) for tiles in near)]
     return [*others, *own, *((_emit_conv, batch) for batch in batches)]
@@ -125,8 +119,6 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
     ]
     closely = ", ".join(f"[{apart}][{v}][{r}] = {conv_symbol(r, v, apart)}" for r, v, apart in close(shapes))
     table = (
-        f"extern int32_t {PAST_STAGE_SYMBOL}{store_signature()};",
-        f"const vx_epilogue vx_store_past = {PAST_STAGE_SYMBOL};",
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
         *(f"extern int32_t {conv_symbol(*which)}{tile};" for which in close(shapes)),
         f"const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS] = {{{closely}}};",

@@ -22,7 +22,7 @@ from vortex.codegen.cpu_held import emit_held, held_table, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, dispatch, dispatch_symbol, nest
-from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, STORE_STAGE_SYMBOL, load_stage, store_stage
+from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages, store_symbols
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
@@ -114,12 +114,13 @@ def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path:
 
 
 def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([store_stage(store, lanes) for store in stores], cpu_target(llvm_cpu), path)
+    stages = [stage for store in stores for stage in store_stages(store, lanes)]
+    compile_object(stages, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     kernels = [finishing_kernel(tile, lanes, store) for tile in batch]
-    compile_object(kernels, cpu_target(llvm_cpu), path)
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -195,19 +196,16 @@ ELEMENTS = {
 """Code and bits of an element type, as DLPack numbers them."""
 
 
-def store_signature() -> str:
-    return f"(const void *, void *, int64_t, int64_t, int64_t, int64_t{EXTRAS})"
-
-
 def store_table(store: Store) -> list[str]:
     """C source of what the store stage takes and gives."""
     operands = store.chain.operands
     entries = [f"{{{code}, {bits}, {PER.index(x.per)}}}" for x in operands for code, bits in [ELEMENTS[x.dtype]]]
     code, bits = ELEMENTS[store.out]
-    stage = STORE_STAGE_SYMBOL if store.needed else "0"
+    signature = f"(const void *, void *, int64_t, int64_t, int64_t, int64_t{EXTRAS})"
+    stage, past, *_ = *store_symbols(store), "0", "0"
     return [
-        f"extern int32_t {STORE_STAGE_SYMBOL}{store_signature()};",
-        f"const vx_epilogue vx_store_stage = {stage};",
+        *(f"extern int32_t {symbol}{signature};" for symbol in store_symbols(store)),
+        f"const vx_epilogue vx_store_stage = {stage}, vx_store_past = {past};",
         f"const int32_t vx_apart = {int(store.apart)};",
         f"const vx_operand vx_out = {{{code}, {bits}, VX_PER_ELEMENT}};",
         f"const vx_operand vx_operands[VX_EXTRAS] = {{{', '.join(entries) or '{0}'}}};",

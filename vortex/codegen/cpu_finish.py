@@ -37,7 +37,7 @@ def finishing_symbol(rows: int, vectors: int) -> str:
 def finish_table(shapes: Sequence[tuple[int, int]]) -> list[str]:
     """C source that hands the micro-kernels of these (rows, vectors) to `runtime/finish.c`."""
     sizes = "int64_t, int64_t, int64_t, int64_t, int32_t"
-    arguments = f"(const float *, const float *, void *, {sizes}, const float *, int64_t{EXTRAS})"
+    arguments = f"(const float *, const float *, void *, {sizes}, const float *, int64_t, int32_t{EXTRAS})"
     entries = ", ".join(f"[{vectors}][{rows}] = {finishing_symbol(rows, vectors)}" for rows, vectors in shapes)
     largest = max((extent for shape in shapes for extent in shape), default=0)
     return [
@@ -90,16 +90,24 @@ class Finish:
             if operand.per == "column":
                 self.vectors.put(self.shared, tensor.load(self.vectors, column, mask), self._at(place))
 
-    def row(self, i: Any, column: Any, mask: Any, sums: Any) -> None:
-        """Store the vector of row `i`."""
+    def row(self, i: Any, column: Any, mask: Any, sums: Any, past: Any = None) -> None:
+        """Store the vector of row `i`; past the caches where `past` holds and outputs are float32."""
         operands = {
             operand.name: self.shared[self._at(place)]
             if operand.per == "column"
             else tensor.vector(self.vectors, operand.per, i, column, mask)
             for place, (operand, tensor) in enumerate(self.extras)
         }
-        value = apply(self.vectors, self.chain, sums, operands)
-        self.target.store(self.vectors, i * self.target.stride + column, mask, value)
+        value, place = apply(self.vectors, self.chain, sums, operands), i * self.target.stride + column
+        if self.out == "float32" and past is not None:
+            value = self.vectors.keep(value)
+            with T.If(past):
+                with T.Then():
+                    self.target.stream(self.vectors, place, value)
+                with T.Else():
+                    self.target.store(self.vectors, place, mask, value)
+        else:
+            self.target.store(self.vectors, place, mask, value)
         self.vectors.used = 0
 
     def _at(self, place: int) -> Any:

@@ -71,8 +71,8 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
 def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimFunc:
     """The same with A by rows, all of k at once, and sums that go through the store stage in registers
 
-    `symbol(a, b, out, depth, lda, ldb, ldo, last, ahead, every, x0, stride0, ..., x3, stride3)`: `out` and the tensors
-    of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
+    `symbol(a, b, out, depth, lda, ldb, ldo, last, ahead, every, how, x0, stride0, ..., x3, stride3)`: `out` and the
+    tensors of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
     """
     form = _finishing_form(tile.rows >= tile.vectors, lanes, store)
     kernel = filled(form, finishing_symbol(tile.rows, tile.vectors), tile.rows, tile.vectors)
@@ -211,6 +211,7 @@ def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
         last: T.int32,
         ahead: T.handle,
         every: T.int64,
+        how: T.int32,
         x0: T.handle,
         stride0: T.int64,
         x1: T.handle,
@@ -245,6 +246,7 @@ def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
                             j * lanes,
                             mask[T.ramp(j * lanes, 1, lanes)] != T.broadcast(0, lanes),
                             acc[i, T.ramp(j * lanes, 1, lanes)],
+                            T.bitwise_and(how, STREAMS) != 0,
                         )
 
     return with_extents(kernel, rows, vectors)

@@ -243,6 +243,16 @@ def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     return _elementwise(store, lanes, MOST_OPERANDS).with_attr("global_symbol", STORE_STAGE_SYMBOL)
 
 
+def store_symbols(store: Store) -> tuple[str, ...]:
+    """Of the functions that `store_stages` makes, as many as the store needs."""
+    return (STORE_STAGE_SYMBOL, PAST_STAGE_SYMBOL)[: store.needed * (2 if store.out == "float32" else 1)]
+
+
+def store_stages(store: Store, lanes: int) -> list[tirx.PrimFunc]:
+    """The store stage, and where outputs are float32 the one past the caches."""
+    return [make(store, lanes) for make, _ in zip((store_stage, past_stage), store_symbols(store), strict=False)]
+
+
 def past_stage(store: Store, lanes: int) -> tirx.PrimFunc:
     """`vortex_epilogue_past`: the same past the caches, for float32 outputs whose vectors begin on their boundaries."""
     return _elementwise(store, lanes, MOST_OPERANDS, past=True).with_attr("global_symbol", PAST_STAGE_SYMBOL)

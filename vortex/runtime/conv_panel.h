@@ -51,8 +51,6 @@ static inline void taps_inside(int64_t origin, int64_t taps, int64_t dilation, i
 
 /* Floats of the sums of one tile. */
 #define SUMS (VX_CONV_ROWS * VX_CONV_VECTORS * LINE_FLOATS)
-/* The store stage past the caches, of outputs that begin with a line. */
-extern const vx_epilogue vx_store_past;
 
 /* Columns and rows of a filter that one pass takes: of a panel as much as the second cache keeps, in parts of like size. Mirrored by
  * conv_selector.passes. */

@@ -92,6 +92,7 @@ void vx_run_outer(void *context, int64_t index) {
   float *tile = scratch + a_floats + b_floats;
   int64_t stride = tile_n + vx_lanes;
   vx_store whole = vx_store_of(call);
+  whole.past = stores && !s->swap && vx_store_past && vx_overflows(call->outputs);
   if (!s->swap) {
     vx_store store = vx_store_from(&whole, row, 0);
     if (at_once)
@@ -101,6 +102,7 @@ void vx_run_outer(void *context, int64_t index) {
     else /* partial sums of one strip of columns at a time */
       for (; column < end; column += tile_n)
         run_nest(work, &part, scratch, a_floats, row, m, column, smaller(column + tile_n, end), tile, stride, &store, finish);
+    if (whole.past) vx_publish();
     return;
   }
   /* The product was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. */

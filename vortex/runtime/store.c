@@ -1,5 +1,5 @@
 /* The store stage of L1: finished sums through the emitted epilogue into the output. */
-#include "vortex_runtime.h"
+#include "streams.h"
 
 /* As the nests fetch a plain C: rows up to this many elements, this far ahead; more lines than these at a time into the second cache. */
 #define SHORT 256
@@ -33,8 +33,10 @@ vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column) {
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
   const vx_extra *x = store->extras;
-  if (c != out) vx_own_next(store, out, rows, columns);
-  return vx_store_stage(c, out, rows, columns, ldc, store->row_stride, vx_operand_at(store, 0, row, column), x[0].row_stride,
-                        vx_operand_at(store, 1, row, column), x[1].row_stride, vx_operand_at(store, 2, row, column),
-                        x[2].row_stride, vx_operand_at(store, 3, row, column), x[3].row_stride);
+  int past = store->past && c != out && vx_in_whole_lines(out, columns, store->row_stride);
+  if (c != out && !past) vx_own_next(store, out, rows, columns);
+  return (past ? vx_store_past : vx_store_stage)(c, out, rows, columns, ldc, store->row_stride, vx_operand_at(store, 0, row, column),
+                                                 x[0].row_stride, vx_operand_at(store, 1, row, column), x[1].row_stride,
+                                                 vx_operand_at(store, 2, row, column), x[2].row_stride,
+                                                 vx_operand_at(store, 3, row, column), x[3].row_stride);
 }

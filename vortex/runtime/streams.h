@@ -11,7 +11,7 @@
 static inline int vx_overflows(int64_t outputs) { return outputs > vx_outer_bytes / (int64_t)sizeof(float); }
 
 /* Whether rows of so many floats from `first` on, `stride` apart, begin and end with a line. */
-static inline int vx_in_whole_lines(const float *first, int64_t floats, int64_t stride) {
+static inline int vx_in_whole_lines(const void *first, int64_t floats, int64_t stride) {
   return (uintptr_t)first % (LINE_FLOATS * sizeof(float)) == 0 && floats % LINE_FLOATS == 0 && stride % LINE_FLOATS == 0;
 }
 

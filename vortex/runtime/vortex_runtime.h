@@ -57,6 +57,7 @@ typedef struct {
   void *out;
   int64_t row_stride;
   vx_extra extras[VX_EXTRAS];
+  int32_t past; /* whole lines go past the caches, and who set this publishes them (streams.h) */
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. */
@@ -180,7 +181,7 @@ extern const vx_held_finish vx_held_finish_tiles[VX_HELD_WIDTHS];
 /* Micro-kernels with the store stage in them by [vectors][rows]; 0 where there is none. */
 #define VX_FINISH_MOST 33
 typedef int32_t (*vx_finish)(const float *a, const float *b, void *out, int64_t depth, int64_t lda, int64_t ldb, int64_t ldo,
-                             int32_t last, const float *ahead, int64_t every, const void *x0, int64_t stride0, const void *x1,
+                             int32_t last, const float *ahead, int64_t every, int32_t how, const void *x0, int64_t stride0, const void *x1,
                              int64_t stride1, const void *x2, int64_t stride2, const void *x3, int64_t stride3);
 extern const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST];
 extern const int32_t vx_finishes; /* whether there are any */
@@ -235,6 +236,8 @@ typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t c
                                const void *x0, int64_t stride0, const void *x1, int64_t stride1, const void *x2,
                                int64_t stride2, const void *x3, int64_t stride3);
 extern const vx_epilogue vx_store_stage;
+/* The same past the caches, of outputs in float32 that begin with a line; or 0. */
+extern const vx_epilogue vx_store_past;
 extern const int32_t vx_apart; /* the output has another element type than the sums, which are kept in scratch */
 
 /* What the store stage takes and gives: element types as DLPack numbers them, and what an extra is indexed by. */
