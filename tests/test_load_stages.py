@@ -42,3 +42,17 @@ def test_a_transposition_writes_every_element_and_no_other(transpose: Transpose,
             run(source.ctypes.data, target.ctypes.data, rows, columns, *strides)
             assert (target[:rows, :columns] == source[:, :rows].T).all()
             assert (target[rows:] == -1).all() and (target[:, columns:] == -1).all()
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
+def test_rounds_of_exchanges_transpose_a_square_of_any_vectors(lanes: int) -> None:
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_load import exchanges
+
+    square = [[(row, column) for column in range(lanes)] for row in range(lanes)]
+    for pairs in exchanges(lanes):
+        both = {e.targets: square[e.sources[0]] + square[e.sources[1]] for e in pairs}
+        assert sorted(row for e in pairs for row in e.sources) == list(range(lanes))
+        made = {row: [both[e.targets][x] for x in o] for e in pairs for row, o in zip(e.targets, e.orders, strict=True)}
+        square = [made[row] for row in range(lanes)]
+    assert square == [[(row, column) for row in range(lanes)] for column in range(lanes)]

@@ -66,10 +66,10 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   do {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
-                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, line_bytes, seen, tall, hops, (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), passes, edges,
-                      (float)c->stride_w, (float)vx_conv_tallest[vectors], (float)full, (float)vectors,
-                      (float)quotient_up(over, vx_lanes), (float)vx_panel, (float)grid_m, (float)grid_n,
-                      (float)(tasks < threads ? tasks : threads));
+                      (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, line_bytes, seen, tall, hops,
+                      (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), passes, edges, (float)c->stride_w,
+                      (float)vx_conv_tallest[vectors], (float)full, (float)vectors, (float)quotient_up(over, vx_lanes), (float)vx_panel,
+                      (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
     for (int walk = 0; walk < (in_rows ? 1 : 2); walk++)
       if (totals[walk] < least) {
         least = totals[walk];

@@ -150,9 +150,9 @@ extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
 void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
-                       float filters, float groups, float depthwise, float input_bytes, float line_bytes, float seen, float seen_h, float hops, float in_rows, float moved,
-                       float taps, float passes, float edges, float stride_w, float rows, float full, float vectors, float rest, float width, float grid_m, float grid_n,
-                       float active);
+                       float filters, float groups, float depthwise, float input_bytes, float line_bytes, float seen, float seen_h,
+                       float hops, float in_rows, float moved, float taps, float passes, float edges, float stride_w, float rows,
+                       float full, float vectors, float rest, float width, float grid_m, float grid_n, float active);
 
 typedef int32_t vx_nest_function(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m,
                                  int64_t first, int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel,
