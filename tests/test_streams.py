@@ -180,6 +180,37 @@ def test_pixels_of_several_images(conv: ConvKernel) -> None:
         out[:] = np.nan
 
 
+@pytest.mark.parametrize("filters", [64, 40])
+def test_winograds_form(conv_library: Library, fused_conv_library: Library, filters: int) -> None:
+    """Pixels of whole lines and of others, with a chain and without, on a line and beside it: the same bits."""
+    for library in (conv_library, fused_conv_library):
+        kernel = ConvKernel(library)
+        side = int((caches(kernel) / 2 / filters) ** 0.5) + 6
+        x, w = integers(2, side, side, 16), integers(filters, 16, 3, 3, seed=1)
+        extras = (
+            {
+                name: integers(*extents, seed=3)
+                for name, extents in (("bias", (filters,)), ("residual", (2, side, side, filters)))
+            }
+            if library is fused_conv_library
+            else {}
+        )
+        packed = kernel.pack(w)
+        memory = aligned_zeros(2 * side * side * filters + 16)
+        found = []
+        for shift in (0, 4):
+            out = memory[shift : shift + 2 * side * side * filters].reshape(2, side, side, filters)
+            for plan in (plan for plan in kernel.plans(x.shape, w.shape, padding=1, threads=2) if plan.blocking):
+                out[:] = np.nan
+                kernel.run(plan, x, packed, out, padding=1, **extras)
+                found.append((plan.blocking.tile, out.copy()))
+        expected = kernel.operator.reference(x, w, padding=1, **extras)
+        for tile in {tile for tile, _ in found}:
+            first, *others = (made for of, made in found if of == tile)
+            assert others and all((made == first).all() for made in others)
+            assert np.abs(first - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 def test_the_cost_knows_what_goes_past_the_caches(gemm: GemmKernel) -> None:
     selector = gemm.manifest.selector()
     arithmetic, rates = NumpyArithmetic(selector.table), selector.rates

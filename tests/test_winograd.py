@@ -83,7 +83,11 @@ class Executor:
         function = winograd_costs(MODEL.rates, MODEL.table, LANES)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)
         slopes = ", ".join(float(value).hex() for value in MODEL.table.seconds.ravel())
-        lines = [f"const int64_t vx_lanes = {LANES}, vx_operand_count = 0;", "const vx_epilogue vx_store_stage = 0;"]
+        lines = [
+            f"const int64_t vx_lanes = {LANES}, vx_operand_count = 0;",
+            "const vx_epilogue vx_store_stage = 0, vx_store_past = 0;",
+        ]
+        lines += [f"const int64_t vx_outer_bytes = {MODEL.rates.outer_bytes:.0f};"]
         lines += ["const vx_operand vx_operands[VX_EXTRAS];", f"const float vx_slopes[] = {{{slopes}}};", ""]
         (folder / "table.c").write_text("\n".join([*winograd_table(LANES, registers), *lines]))
         names = ("winograd.c", "winograd_select.c", "threads.c", "scratch.c")

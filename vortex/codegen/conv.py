@@ -79,7 +79,7 @@ def _emit_grouped(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: s
 
 
 def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object(winograd_kernels(tiles, lanes), cpu_target(llvm_cpu), path)
+    compile_object(winograd_kernels(tiles, lanes), cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
 def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:

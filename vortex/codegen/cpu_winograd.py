@@ -14,7 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import masked_load, masked_store
+from vortex.codegen.cpu_tile import STREAMS, masked_load, masked_store, stream
 from vortex.codegen.selector import Model, costs
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
@@ -27,7 +27,7 @@ OPERANDS = ("const float *", "float *")
 SIGNATURES = {
     "filter": (*OPERANDS, *["int64_t"] * 2),
     "input": (*OPERANDS, *["int64_t"] * 10),
-    "output": (*OPERANDS, *["int64_t"] * 8),
+    "output": (*OPERANDS, *["int64_t"] * 8, "int32_t"),
 }
 Vector = Any
 """A TVM expression of one vector."""
@@ -213,9 +213,10 @@ def input_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
 def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
     """Y = A^T M A of `tiles` tiles that follow each other along a row of the output.
 
-    `symbol(source, target, tiles, filters, rows, columns, row_stride, pixel_stride, tile_stride, point_stride)`:
+    `symbol(source, target, tiles, filters, rows, columns, row_stride, pixel_stride, tile_stride, point_stride, how)`:
     `target` is the first pixel of the first tile, `rows` x `columns` what is left of the output from there. M of point
-    p and tile t is at p * point_stride + t * tile_stride. In elements.
+    p and tile t is at p * point_stride + t * tile_stride. In elements. `how` says whether pixels are whole lines that
+    are written past the caches.
     """
     window, tile, vector = algorithm.window, algorithm.tile, f"float32x{lanes}"
 
@@ -239,6 +240,7 @@ def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
         pixel_stride: T.int64,
         tile_stride: T.int64,
         point_stride: T.int64,
+        how: T.int32,
     ):
         T.func_attr({"global_symbol": symbol("output", algorithm), "tirx.noalias": True})
         S = T.match_buffer(source, (algorithm.points * point_stride,), "float32", align=4)
@@ -254,14 +256,18 @@ def output_kernel(algorithm: Winograd, lanes: int) -> tirx.PrimFunc:
                     for i in T.serial(T.min(T.int64(tile), rows)):
                         across(half, made, i)
                         for j in T.unroll(T.int64(tile)):
+                            to: T.let[T.int64] = i * row_stride + (t * tile + j) * pixel_stride + v * lanes
                             if t * tile + j < columns:
-                                T.evaluate(
-                                    masked_store(
-                                        made[j],
-                                        T.address_of(D[i * row_stride + (t * tile + j) * pixel_stride + v * lanes]),
-                                        T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                if T.bitwise_and(how, STREAMS) != 0:
+                                    T.evaluate(stream(T.address_of(D[to]), made[j]))
+                                else:
+                                    T.evaluate(
+                                        masked_store(
+                                            made[j],
+                                            T.address_of(D[to]),
+                                            T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
+                                        )
                                     )
-                                )
 
     return kernel
 

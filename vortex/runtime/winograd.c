@@ -1,6 +1,7 @@
 /* Winograd convolution: a block of tiles is transformed (V), multiplied with the filters point by point on the L0 kernels (M), and
  * transformed back, while V and M are in the caches. Nothing outside of x is read: the transforms take what is not there as zeros. */
 #include "winograd.h"
+#include "streams.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -11,6 +12,7 @@ typedef struct {
   vx_winograd_plan plan;
   int64_t down, along, tiles, tiles_per_task, panels_per_task;
   int64_t v_row, v_point, m_row, m_point, run, x_floats, y_floats;
+  int streams, past; /* of lines that go past the caches (streams.h): sums do, or what the store stage makes of them */
   atomic_int out_of_memory;
 } job;
 
@@ -53,10 +55,12 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
                          work->v_row, work->v_point);
 }
 
-/* The store stage on `pixels` finished ones, which lie or will lie at `y`: what is added per element has the strides of the output, and
- * is turned to `staged` where that is. */
-static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels, int64_t ldc, int64_t filter, int64_t filters, float *staged) {
-  if (!vx_store_stage) return;
+/* The store stage on `sums` of pixels, in place or past the caches to `out`, which lie or will lie at `y`: what is added per element has the
+ * strides of the output, and is turned to `staged` where that is. */
+static void finish(const vx_conv *c, const float *sums, int64_t apart, float *out, const float *y, int64_t pixels, int64_t ldc, int64_t filter,
+                   int64_t filters, float *staged) {
+  vx_epilogue stage = sums == out ? vx_store_stage : vx_store_past;
+  if (!stage) return;
   const float *data[VX_EXTRAS] = {0};
   int64_t stride[VX_EXTRAS] = {0};
   for (int64_t x = 0; x < vx_operand_count; x++) {
@@ -68,7 +72,7 @@ static void finish(const vx_conv *c, float *out, const float *y, int64_t pixels,
     data[x] = staged;
     staged += pixels * ldc;
   }
-  vx_store_stage(out, out, pixels, filters, ldc, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
+  stage(sums, out, pixels, filters, apart, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
 
 /* Output stage of one run, of the filters from `column` to the end of their block. */
@@ -79,19 +83,22 @@ static void store_run(const job *work, int64_t image, int64_t row, int64_t tile,
   int64_t rows = smaller(side, c->out_h - top), columns = smaller(tiles * side, c->out_w - left);
   int64_t filters = smaller(work->plan.panels * vx_winograd_width, c->filters - column);
   float *y = c->y + image * c->y_stride[0] + top * c->y_stride[1] + left * c->y_stride[2] + column * c->y_stride[3];
+  int64_t pixel = rounded(filters, vx_lanes), ldc = c->y_stride[2];
   if (!vx_turns(c->y_stride, c->filters)) {
-    work->algorithm->output(block, y, tiles, filters, rows, columns, c->y_stride[1], c->y_stride[2], work->m_row,
-                            work->m_point);
+    int lines = vx_in_whole_lines(y, filters, ldc), past = work->past && lines;
+    float *sums = past ? staged : y;
+    int64_t apart = past ? pixel : ldc, row_apart = past ? columns * pixel : c->y_stride[1];
+    work->algorithm->output(block, sums, tiles, filters, rows, columns, row_apart, apart, work->m_row, work->m_point,
+                            work->streams && lines ? VX_STREAMS : 0);
     for (int64_t r = 0; r < rows; r++)
-      finish(c, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, c->y_stride[2], column, filters, 0);
+      finish(c, sums + r * row_apart, apart, y + r * c->y_stride[1], y + r * c->y_stride[1], columns, ldc, column, filters, 0);
     return;
   }
-  int64_t pixel = rounded(filters, vx_lanes);
-  work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point);
+  work->algorithm->output(block, staged, tiles, filters, rows, columns, columns * pixel, pixel, work->m_row, work->m_point, 0);
   for (int64_t r = 0; r < rows; r++) {
-    finish(c, staged + r * columns * pixel, y + r * c->y_stride[1], columns, pixel, column, filters,
-           staged + rows * columns * pixel);
-    vortex_transpose(staged + r * columns * pixel, y + r * c->y_stride[1], filters, columns, pixel, c->y_stride[3]);
+    float *turned = staged + r * columns * pixel;
+    finish(c, turned, pixel, turned, y + r * c->y_stride[1], columns, pixel, column, filters, staged + rows * columns * pixel);
+    vortex_transpose(turned, y + r * c->y_stride[1], filters, columns, pixel, c->y_stride[3]);
   }
 }
 
@@ -140,6 +147,7 @@ static void run_task(void *context, int64_t index) {
     }
     first += tiles;
   }
+  if (work->streams || work->past) vx_publish();
 }
 
 int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
@@ -157,11 +165,15 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   work.v_point = work.plan.tiles * work.v_row + 16;
   work.m_point = work.plan.tiles * work.m_row + 16;
   int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
-  work.run = x_turned || y_turned ? 8 : work.along;
+  int overflows = vx_overflows(conv->batch * conv->out_h * conv->out_w * conv->filters) && conv->y_stride[1] % LINE_FLOATS == 0 &&
+                  conv->y_stride[0] % LINE_FLOATS == 0 && !y_turned;
+  work.streams = overflows && !vx_store_stage;
+  work.past = overflows && vx_store_past;
+  work.run = x_turned || y_turned || work.past ? 8 : work.along;
   if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * rounded(conv->channels, vx_lanes);
   int64_t rows_staged = side;
   for (int64_t x = 0; x < vx_operand_count; x++) rows_staged += vx_operands[x].per == VX_PER_ELEMENT;
-  if (y_turned) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;
+  if (y_turned || work.past) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;
   vx_parallel(run_task, &work, plan->grid_tiles * plan->grid_panels);
   return work.out_of_memory;
 }

@@ -12,7 +12,7 @@ typedef struct {
                    int64_t height, int64_t width, int64_t row_stride, int64_t pixel_stride, int64_t tile_stride,
                    int64_t point_stride);
   int32_t (*output)(const float *source, float *target, int64_t tiles, int64_t filters, int64_t rows, int64_t columns,
-                    int64_t row_stride, int64_t pixel_stride, int64_t tile_stride, int64_t point_stride);
+                    int64_t row_stride, int64_t pixel_stride, int64_t tile_stride, int64_t point_stride, int32_t how);
 } vx_winograd;
 
 /* Blocks of at most `tiles` tiles and `panels` panels of filters; L2 cuts both into a grid of tasks. */
