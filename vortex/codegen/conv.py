@@ -19,6 +19,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
+from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
 from vortex.codegen.emission import Task
@@ -31,12 +32,6 @@ from vortex.selector import Selector
 from vortex.winograd_selector import TILES
 
 CONV = Model("vortex_conv_costs", ConvStrategies, ConvProblem, predict_conv)
-CLOSE = (1, 2, 3, 6)
-"""Floats between the pixels of a tile for which there are micro-kernels: one channel or three, strides 1 and 2."""
-CLOSE_VECTORS = 4
-"""Most vectors of their filters: 64, as first layers have at most."""
-FILLED = 0.8
-"""Least share of the tallest tile that such a micro-kernel holds: rows of pixels are cut into tiles of like heights."""
 NEAR = 0.6
 """Share of the first cache that the rows under a depthwise filter may take."""
 KEPT = 0.5
@@ -49,20 +44,9 @@ def served(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(rows, vectors) for rows, vectors in shapes if vectors <= WIDEST_PANEL]
 
 
-def _emit_conv(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = [conv_kernel(rows, vectors, lanes) for rows, vectors in shapes]
-    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
-
-
-def close(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """The (rows, vectors, floats between pixels) that have a micro-kernel of their own."""
-    most = tallest(shapes)
-    return [(r, v, apart) for apart in CLOSE for r, v in served(shapes) if v <= CLOSE_VECTORS and r >= FILLED * most[v]]
-
-
-def _emit_close(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = [conv_kernel(rows, vectors, lanes, apart) for rows, vectors, apart in tiles]
-    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
+def _emit_tiles(tiles: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    kernels = [conv_kernel(rows, vectors, lanes) for rows, vectors in tiles]
+    compile_tiles(kernels, max(rows for rows, _ in tiles), lanes, llvm_cpu, path)
 
 
 def _emit_depthwise(pixels: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -88,9 +72,8 @@ def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
-    near = ([tile for tile in close(shapes) if tile[2] == apart] for apart in CLOSE)
-    own = [*((_emit_sliding, tiles) for tiles in slides), *((_emit_close, tiles) for tiles in near)]
-    return [*others, *own, *((_emit_conv, batch) for batch in batches)]
+    own = ((_emit_sliding, tiles) for tiles in slides)
+    return [*others, *own, *((_emit_tiles, batch) for batch in batches)]
 
 
 def entries(named: Sequence[tuple[str, str]]) -> str:
@@ -117,11 +100,8 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
         for tile in tiles
     ]
-    closely = ", ".join(f"[{apart}][{v}][{r}] = {conv_symbol(r, v, apart)}" for r, v, apart in close(shapes))
     table = (
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
-        *(f"extern int32_t {conv_symbol(*which)}{tile};" for which in close(shapes)),
-        f"const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS] = {{{closely}}};",
         *(f"extern int32_t {symbol}{depthwise};" for symbol, _ in (*single, *slides)),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",
         f"const int64_t vx_conv_tallest[VX_CONV_VECTORS] = {{{', '.join(map(str, tallest(shapes)))}}};",

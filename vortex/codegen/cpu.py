@@ -22,6 +22,7 @@ from vortex.codegen.cpu_held import emit_held, held_table, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages, store_symbols
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
 from vortex.codegen.cpu_tile import stream_ir
@@ -101,7 +102,7 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
             raise CodegenError(
                 f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
             ) from error
-    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
+    compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
 
 
 def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -120,7 +121,7 @@ def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path)
 
 def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     kernels = [finishing_kernel(tile, lanes, store) for tile in batch]
-    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
+    compile_tiles(kernels, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
 
 
 def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:

@@ -16,19 +16,18 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_tile import ADDS, STREAMS, filled, placed, tile_stages, vector_intrinsics, with_extents
 
 
-def conv_symbol(rows: int, vectors: int, apart: int = 0) -> str:
-    return f"vortex_conv_{rows}x{vectors}_{apart}" if apart else f"vortex_conv_{rows}x{vectors}"
+def conv_symbol(rows: int, vectors: int) -> str:
+    return f"vortex_conv_{rows}x{vectors}"
 
 
-def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.PrimFunc:
+def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
     """C[rows, columns] (+)= sum over s, r and k of A[s * a_s + r * a_r + row * lda + k] B[s * b_s + r * b_r + k].
 
     `symbol(a, b, c, depth, taps_s, taps_r, a_s, a_r, b_s, b_r, lda, ldc, last, how)`: strides in elements; B is a panel
     of `vectors * lanes` columns, of which the last vector has `last`. `how` says whether C is added to, and whether
-    whole lines of it are written past the caches. Unless `apart` is 0 that is what lda is: then no row of a tall tile
-    needs an address of its own.
+    whole lines of it are written past the caches.
     """
-    kernel = filled(_form(lanes), conv_symbol(rows, vectors, apart), rows, vectors, not apart, apart)
+    kernel = filled(_form(lanes), conv_symbol(rows, vectors), rows, vectors)
     names = vector_intrinsics(lanes)
     return placed(
         kernel,
@@ -46,7 +45,6 @@ def conv_kernel(rows: int, vectors: int, lanes: int, apart: int = 0) -> tirx.Pri
 def _form(lanes: int) -> tirx.PrimFunc:
     """The kernel of every tile; its last parameters are what `conv_kernel` fills in."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
-    free, apart = (tirx.Var(name, "int64") for name in ("free", "apart"))
     columns = vectors * lanes
     tile = tile_stages(rows, vectors, lanes)
 
@@ -69,9 +67,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
         how: T.int32,
     ):
         T.func_attr({"tirx.noalias": True})
-        A = T.match_buffer(
-            a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda * free + apart, T.int64(1)]
-        )
+        A = T.match_buffer(a, (taps_s, taps_r, rows, depth), "float32", align=4, strides=[a_s, a_r, lda, T.int64(1)])
         B = T.match_buffer(b, (taps_s, taps_r, depth, columns), "float32", align=4, strides=[b_s, b_r, ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
         with T.sblock("root"):
@@ -99,4 +95,4 @@ def _form(lanes: int) -> tirx.PrimFunc:
             else:
                 tile.end(C, mask, acc)
 
-    return with_extents(kernel, rows, vectors, free, apart)
+    return with_extents(kernel, rows, vectors)

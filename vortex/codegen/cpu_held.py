@@ -18,8 +18,8 @@ from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, longest_run
 from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
+from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_tile import masked_load, masked_store
-from vortex.codegen.lower import compile_object, cpu_target
 from vortex.epilogue import Store
 
 HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
@@ -64,7 +64,8 @@ def widths(lanes: int) -> tuple[int, ...]:
 def emit_held(store: Store, tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
     each = sorted(set(widths(lanes)))
     finishing = [finishing_held_kernel(*tile, width, store) for width in each if in_registers(store)]
-    compile_object([*(held_kernel(*tile, width) for width in each), *finishing], cpu_target(llvm_cpu), path)
+    kernels = [*(held_kernel(*tile, width) for width in each), *finishing]
+    compile_tiles(kernels, tile[0], lanes, llvm_cpu, path)
 
 
 def held_table(held: tuple[int, int] | None, lanes: int, store: Store) -> list[str]:

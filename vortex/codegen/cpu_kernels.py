@@ -104,7 +104,7 @@ def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[...,
                 acc[vi, vj] = acc[vi, vj] + A[vi, vk] * row[vj]
 
     @T.inline
-    def ask(F: Any, turn: Any, every: Any) -> None:
+    def ask(F: Any, turn: Any, every: Any, apart: Any) -> None:
         """`turn` counts the steps until the next row, and the rows."""
         with T.sblock("ask"):
             T.reads(turn[0:2])
@@ -112,14 +112,17 @@ def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[...,
             if turn[0] == 0:
                 for q in range(lines):
                     T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), cache=2))
-                # A row that starts within a line ends in one more.
-                T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), cache=2))
+                # A row that starts within a line ends in one more: the next row's, where they follow each other.
+                if apart > T.Cast("int64", columns):
+                    T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), cache=2))
                 turn[0] = every
                 turn[1] = turn[1] + 1
             turn[0] = turn[0] - 1
 
     @T.inline
-    def reduce(A: Any, B: Any, F: Any, mask: Any, row: Any, acc: Any, turn: Any, depth: Any, every: Any) -> None:
+    def reduce(
+        A: Any, B: Any, F: Any, mask: Any, row: Any, acc: Any, turn: Any, depth: Any, every: Any, apart: Any
+    ) -> None:
         with T.sblock("start"):
             T.reads()
             T.writes(turn[0:2])
@@ -137,7 +140,7 @@ def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[...,
                     for i in range(rows):
                         compute(A, row, acc, k, i, j)
             # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
-            ask(F, turn, every)
+            ask(F, turn, every, apart)
 
     return reduce
 
@@ -182,7 +185,7 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
-            reduce(A, B, F, mask, row, acc, turn, depth, every)
+            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb)
             if T.bitwise_and(how, STREAMS) != 0:
                 stages.stream(C, acc)
             else:
@@ -234,7 +237,7 @@ def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
             finish.allocate()
             stages.masks(mask, last)
             stages.zero(acc)
-            reduce(A, B, F, mask, row, acc, turn, depth, every)
+            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb)
             for j in T.unroll(vectors):
                 with T.sblock("finish"):
                     T.reads(acc[0:rows, 0:columns], mask[0:columns])

@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from vortex.codegen import cuda_passes as passes
 from vortex.codegen.cuda_pipeline import multistage
+from vortex.codegen.trees import found, substitute
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import CodegenError
 from vortex.gpu_hardware import CP_ASYNC
@@ -102,7 +103,7 @@ def rasterized(body: Any, raster: Any) -> tuple[dict[str, Any], Any]:
     for name, tag in (("row_of_block", "blockIdx.y"), ("column_of_block", "blockIdx.x")):
         variables[by_tag[tag].node.var] = variable = tirx.Var(name.replace("_of", ""), "int32")
         binds.append(tirx.Bind(variable, tirx.call_extern("int32", name, block, tall, wide, raster)))
-    inside = passes.sequence([*binds, passes.substitute(inside, variables)])
+    inside = passes.sequence([*binds, substitute(inside, variables)])
     kept = [thread for tag, thread in by_tag.items() if tag not in ("blockIdx.x", "blockIdx.y")]
     axis = tirx.IterVar(ir.Range(0, tall * wide), block, tirx.IterVar.ThreadIndex, "blockIdx.x")
     blocks = tirx.AttrStmt(axis, "thread_extent", tall * wide, passes.wrapped(kept, inside))
@@ -161,7 +162,7 @@ def lowered(
 def layout(body: Any) -> tuple[dict[str, int], int]:
     """Where in shared memory each buffer begins: operands one after the other, and C over them when they are done."""
     offsets, end, whole = {}, 0, 0
-    for allocation in passes.found(body, tirx.AllocBuffer, lambda x: str(x.buffer.scope()) == passes.SHARED):
+    for allocation in found(body, tirx.AllocBuffer, lambda x: str(x.buffer.scope()) == passes.SHARED):
         buffer = allocation.buffer
         size = 1
         for extent in passes.extents(buffer):

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from vortex.codegen.trees import found, mapped, substitute
 from vortex.errors import CodegenError
 
 SHARED, REGISTERS = "shared.dyn", ("warp", "local")
@@ -41,22 +41,6 @@ def statements(body: Any) -> list[Any]:
 def sequence(parts: Iterable[Any]) -> Any:
     flat = [part for step in parts for part in statements(step)]
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
-
-
-def mapped(node: Any, *rules: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
-    return tvm_ffi.structural_map(node, list(rules), order=order)
-
-
-def found(node: Any, kind: Any, accept: Callable[[Any], bool]) -> list[Any]:
-    hits: list[Any] = []
-    tvm_ffi.structural_walk(node, (kind, lambda x: hits.append(x) if accept(x) else None))
-    return hits
-
-
-def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
-    """Variables replaced by value; keys are compared by identity."""
-    pairs = list(values.items())
-    return mapped(node, (tirx.Var, lambda x: next((value for key, value in pairs if x.same_as(key)), x)))
 
 
 def rewritten(node: Any, buffers: Mapping[Any, Callable[[list[Any]], tuple[Any, list[Any]]]]) -> Any:

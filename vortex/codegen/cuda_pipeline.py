@@ -16,17 +16,15 @@ from vortex.codegen.cuda_passes import (
     SHARED,
     call,
     extents,
-    found,
     hoist,
     innermost,
-    mapped,
     reshaped,
     rewritten,
     sequence,
     statements,
-    substitute,
     wrapped,
 )
+from vortex.codegen.trees import found, mapped, substitute
 from vortex.errors import CodegenError
 
 STAGE, STEP = "vortex.stages", "vortex.registers"

@@ -5,6 +5,7 @@ allocation; a micro-kernel wants neither, so the passes are listed here. Accumul
 vector registers.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import tvm
@@ -77,8 +78,12 @@ def compile_object(
     share: bool = True,
     llvm_ir: str = "",
     simplify: bool = True,
+    rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc] | None = None,
 ) -> None:
+    """`rewrite` is applied to every function once it is lowered; `llvm_ir` defines what they call besides."""
     module = lower(functions, target, share, simplify)
+    if rewrite:
+        module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})

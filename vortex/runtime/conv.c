@@ -32,10 +32,8 @@ static void multiply(const panel *p, const float *image, float *out, int64_t row
 /* The same for filters in lines, all columns of them: `a` is what the first pixel sees of filter row r, and `a_r` from row to row. */
 static void multiply_lines(const panel *p, const float *a, float *out, int64_t height, int64_t a_r, int64_t ldc, int64_t r, int64_t r_end) {
   const vx_conv *c = p->conv;
-  int64_t apart = c->stride_w * c->channels;
-  vx_conv_tile tile = apart < VX_CLOSE ? vx_close_tiles[apart][p->vectors][height] : 0;
-  (tile ? tile : vx_conv_tiles[p->vectors][height])(a, p->w + r * p->work->w_r, out, c->kernel_w * c->channels, 1, r_end - r, 0, a_r, 0,
-                                                    p->work->w_r, apart, p->work->width, ldc, p->last, p->how);
+  vx_conv_tiles[p->vectors][height](a, p->w + r * p->work->w_r, out, c->kernel_w * c->channels, 1, r_end - r, 0, a_r, 0, p->work->w_r,
+                                    c->stride_w * c->channels, p->work->width, ldc, p->last, p->how);
 }
 
 void vx_conv_finish(const panel *p, const float *sums, int64_t apart, float *out, int64_t rows, int64_t ldc) {

@@ -133,9 +133,6 @@ typedef int32_t (*vx_conv_tile)(const float *a, const float *b, float *c, int64_
 typedef int32_t (*vx_depthwise_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t taps_r, int64_t taps_s,
                                      int64_t x_r, int64_t x_s, int64_t w_r, int64_t w_s, int64_t ldx, int64_t ldy, int64_t group, int64_t w_c);
 extern const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS];
-/* The same where pixels of the tile are that many floats apart. */
-#define VX_CLOSE 7
-extern const vx_conv_tile vx_close_tiles[VX_CLOSE][VX_CONV_VECTORS][VX_CONV_ROWS];
 extern const int64_t vx_conv_tallest[VX_CONV_VECTORS];
 extern const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1];
 /* Tiles of usual filters by [width][stride][pixels], 0 where there is none; `taps_s` and `x_s` are then the input columns, of those under

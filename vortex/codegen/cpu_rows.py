@@ -1,0 +1,119 @@
+"""How L0 kernels of CPUs address rows of A and C: from few registers, however many rows there are.
+
+A pointer for each row is what LLVM makes of rows `lda` apart: fourteen of them leave no register for the rest, and
+those that wait on the stack are loaded again at each step of k, through the ports that the broadcasts need (a tile of
+14x1 vectors: 10 cycles a step on Zen 5 where 8 do). A group of rows shares a pointer instead, from which x86 reaches
+1, 2, 4 or 8 times a distance in a register: 1, 3 and 5 times `lda` make seven rows. LLVM would take these apart again,
+so that the text keeps from it what pointers and distances are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from vortex.codegen.cpu_tile import stream_ir
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.trees import found, mapped, substitute
+
+GROUP = 7
+"""Rows from one pointer."""
+SCALES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""What LLVM calls an element of so many bytes."""
+
+
+ADDRESS = ir.Op.get("tirx.address_of")
+ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
+
+
+def compile_tiles(kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path) -> None:
+    """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`."""
+    text = stream_ir(lanes) + rows_ir(rows)
+    compile_object([*kernels], cpu_target(llvm_cpu), path, share=False, llvm_ir=text, rewrite=by_groups)
+
+
+def _symbol(kind: str, row: int) -> str:
+    return f"vortex_{kind}_{row}"
+
+
+def rows_ir(rows: int) -> str:
+    """LLVM text that a module of kernels of at most `rows` rows needs
+
+    `vortex_place_<row>(first, apart, along)` is where the element `along` of a row is, the first row at `first` and
+    each `apart` elements after the one before; `vortex_element_<row>` is what is there.
+    """
+    return "\n".join(_row_ir(row) for row in range(rows)) + _ATTRIBUTES
+
+
+_ATTRIBUTES = """
+attributes #1 = { alwaysinline nounwind willreturn memory(argmem: read) }
+attributes #2 = { nounwind willreturn memory(none) }
+"""
+
+
+def _row_ir(row: int) -> str:
+    group, member = divmod(row, GROUP)
+    scale = (member & -member) or 1
+    odd = member // scale
+    pointers = "\n".join(
+        f"""  %next{g} = getelementptr float, ptr %group{g - 1}, i64 %rows
+  %group{g} = call ptr asm "", "=r,0"(ptr %next{g}) #2"""
+        for g in range(1, group + 1)
+    )
+    return f"""define weak_odr hidden ptr @{_symbol("place", row)}(ptr %first, i64 %apart, i64 %along) #1 {{
+  %rows = mul i64 %apart, {GROUP}
+  %group0 = call ptr asm "", "=r,0"(ptr %first) #2
+{pointers}
+  %bytes = mul i64 %apart, {4 * odd}
+  %distance = call i64 asm "", "=r,0"(i64 %bytes) #2
+  %row = getelementptr {SCALES[scale]}, ptr %group{group}, i64 {"%distance" if odd else "0"}
+  %place = getelementptr float, ptr %row, i64 %along
+  ret ptr %place
+}}
+define weak_odr hidden float @{_symbol("element", row)}(ptr %first, i64 %apart, i64 %along) #1 {{
+  %place = call ptr @{_symbol("place", row)}(ptr %first, i64 %apart, i64 %along)
+  %value = load float, ptr %place, align 4
+  ret float %value
+}}
+"""
+
+
+def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A lowered kernel that reaches its rows of A, `lda` apart, and of C, `ldc` apart, by groups."""
+    simplify = Analyzer().simplify
+    strides = {parameter.name: parameter for parameter in function.params if parameter.name in ("lda", "ldc")}
+
+    def constant(index: Any) -> Any:
+        """What is left where every variable is 0."""
+        variables: list[Any] = found(index, tirx.Var, lambda _: True)
+        return simplify(substitute(index, dict.fromkeys(variables, ZERO)))
+
+    def placed(access: Any, name: str) -> tuple[int, list[Any]]:
+        """The row of an access, counted from a first one, and the arguments of what finds it."""
+        stride, (index,) = strides[name], access.indices
+        row = constant(simplify(substitute(index, {stride: ONE}) - substitute(index, {stride: ZERO})))
+        rest = simplify(index - row * stride)
+        along = constant(rest)
+        return int(row), [tirx.address_of(tirx.BufferLoad(access.source, [simplify(rest - along)])), stride, along]
+
+    def element(access: Any) -> Any:
+        if access.source.name != "A":
+            return access
+        row, arguments = placed(access, "lda")
+        return tirx.call_extern("float32", _symbol("element", row), *arguments)
+
+    def address(call: Any) -> Any:
+        if call.op != ADDRESS or call.args[0].source.name != "C":
+            return call
+        row, arguments = placed(call.args[0], "ldc")
+        return tirx.call_extern("handle", _symbol("place", row), *arguments)
+
+    loads = found(function.body, ir.TensorLoad, lambda x: x.source.name == "A")
+    crowded = any(placed(access, "lda")[0] >= GROUP for access in loads)
+    rules = [(ir.TensorLoad, element)] if crowded else []
+    body = mapped(function.body, *rules, (ir.Call, address))
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
