@@ -19,9 +19,9 @@ from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_shapes, dot_table, emit_dots
 from vortex.codegen.cpu_finish import EXTRAS, finish_table, finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_table, held_tile
-from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
+from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, dispatch_symbol, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, dispatch, dispatch_symbol, nest
+from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages, store_symbols
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -50,7 +51,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
     first, and whether whole lines of it are written past the caches. With each `every`-th step of k it asks for one
     row, `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each
-    other come from memory at half the rate.
+    other come from memory at half the rate. If `every` is 0 it asks at each step, and into the first cache.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     form = _form(tile.rows >= tile.vectors, lanes)
@@ -66,6 +67,26 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
             ("store", names.store, 0),
         ),
     ).mod["main"]
+
+
+def dispatch_symbol(layout: str) -> str:
+    return f"vortex_l0_{layout}"
+
+
+def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
+    """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every")
+    rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
+    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "how"), "int32")
+    arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
+    chosen = [tile for tile in tiles if tile.layout == layout]
+    height = max(tile.rows for tile in chosen) + 1
+    body: tirx.Stmt = tirx.Evaluate(0)
+    for tile in reversed(chosen):
+        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
+        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
 
 
 def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimFunc:
@@ -110,12 +131,16 @@ def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[...,
             T.reads(turn[0:2])
             T.writes(turn[0:2])
             if turn[0] == 0:
-                for q in range(lines):
-                    T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), cache=2))
+                if every == 0:
+                    for q in range(lines):
+                        T.evaluate(fetch(T.address_of(F[turn[1], q * LINE])))
+                else:
+                    for q in range(lines):
+                        T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), cache=2))
                 # A row that starts within a line ends in one more: the next row's, where they follow each other.
                 if apart > T.Cast("int64", columns):
                     T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), cache=2))
-                turn[0] = every
+                turn[0] = T.max(every, T.int64(1))
                 turn[1] = turn[1] + 1
             turn[0] = turn[0] - 1
 

@@ -6,36 +6,15 @@ Tile extents are run-time values: one nest per load stage serves every strategy,
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import in_registers
-from vortex.codegen.cpu_kernels import RegisterTile
+from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
-from vortex.codegen.cpu_tile import ADDS, LINE, STREAMS, fetch, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
-
-
-def dispatch_symbol(layout: str) -> str:
-    return f"vortex_l0_{layout}"
-
-
-def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
-    """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
-    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every")
-    rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
-    pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "how"), "int32")
-    arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
-    chosen = [tile for tile in tiles if tile.layout == layout]
-    height = max(tile.rows for tile in chosen) + 1
-    body: tirx.Stmt = tirx.Evaluate(0)
-    for tile in reversed(chosen):
-        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
-        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
-    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
 
 
 @dataclass(frozen=True, order=True)
@@ -57,8 +36,8 @@ SHORT = int(FETCHED_AHEAD)
 AHEAD = int(FETCHED_TILE) // 4
 WAITED_FOR = int(MISSES) * LINE
 """Elements that a tile may ask for into the first cache: with more, it waits itself."""
-AHEAD_ROWS = 42
-"""Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to."""
+AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
+"""Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
 COPIED_AHEAD = 4096
 """Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
 PACK_B = ("none", "copy", "transpose")
@@ -91,7 +70,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
-    that is one stream. Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile.
+    that is one stream, or its rows straddle lines; NEAR_ROWS on and into L1, if `how` says so. Beside panels that stay,
+    each asks for its share of the A that is AHEAD of the next row tile.
     `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
     as `how` says.
     """
@@ -233,7 +213,10 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             onward: T.let[T.int64] = j0 + follows * width
                             depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
                             ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
-                            alone: T.let[T.bool] = T.And(tiles == 1, panel == ldb)
+                            # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
+                            stream: T.let[T.bool] = T.Or(panel == ldb, T.truncmod(ldb, T.int64(LINE)) != 0)
+                            alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(tiles == 1, stream)
+                            near: T.let[T.bool] = T.And(alone, T.bitwise_and(how, NEAR) != 0)
                             share: T.let[T.int64] = (
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )
@@ -252,7 +235,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             further: T.let[T.int64] = (
                                 follows * stride + share * row
                                 if pack_b
-                                else T.Select(alone, origin + AHEAD_ROWS * ldb, ahead + share * ldb)
+                                else T.Select(
+                                    alone, origin + T.Select(near, NEAR_ROWS, AHEAD_ROWS) * ldb, ahead + share * ldb
+                                )
                             )
                             asking: T.let[T.int64] = T.Select(kept, panels, T.int64(1))
                             part: T.let[T.int64] = T.truncdiv(t * height * kb, asking)
@@ -264,7 +249,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 T.address_of((SB if pack_b else B)[further]),
                             )
                             often: T.let[T.int64] = T.max(T.truncdiv(apart * asking + height // 2, height), T.int64(1))
-                            every: T.let[T.int64] = T.Select(passing, often, sharing)
+                            every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), sharing))
                             if finishes:  # noqa: SIM102
                                 if finish == 2:
                                     T.evaluate(

@@ -58,8 +58,8 @@ class Intrinsics:
     store: str
 
 
-ADDS, STREAMS = 1, 2
-"""What a kernel does with its sums, bit by bit: runtime/vortex_runtime.h."""
+ADDS, STREAMS, NEAR = 1, 2, 4
+"""What a kernel does with its sums and a nest with what comes next, bit by bit: runtime/vortex_runtime.h."""
 STREAM_SYMBOL = "vortex_stream"
 
 

@@ -6,6 +6,9 @@
 #define BAND_SHARE 2
 #define SHORTEST_BAND 1024
 
+/* Rows that take so long over a step of k that a B from memory comes into L1 in time; for fewer it is asked for into L2, further on. */
+#define NEAR_LEAST 3
+
 /* Rows of its register tiles for so many columns: fewer vectors than a tile has leave registers for more rows. As the cost has it. */
 static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
   int64_t vectors = quotient_up(columns, vx_lanes);
@@ -33,6 +36,8 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
   int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, end - column), band = band_of(work, part, m, tall);
   int direct = finish == VX_STORE_NOTHING && !s->swap && !s->held && !s->streamed && work->splits == 1 && width % LINE_FLOATS == 0;
   int streams = direct && vx_overflows(call->outputs) && vx_in_whole_lines(c, end - column, ldc);
+  int near = !s->held && !s->streamed && (m >= NEAR_LEAST || !vx_overflows(call->n * call->k));
+  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near ? VX_NEAR : 0);
   for (int64_t i = 0; i < m; i += band) {
     int64_t rows = smaller(band, m - i), first = row + i;
     vx_store from = vx_store_from(store, i, 0);
@@ -41,7 +46,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
                call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
                smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors,
-               part->accumulate | (streams ? VX_STREAMS : 0), &from, finish);
+               how, &from, finish);
   }
   if (streams) vx_publish();
 }

@@ -61,7 +61,7 @@ typedef struct {
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. */
-enum { VX_ADDS = 1, VX_STREAMS = 2 };
+enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4 };
 
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
  * type of the output, which is not that of the sums where vx_apart is 1. */
