@@ -38,6 +38,8 @@ WAITED_FOR = int(MISSES) * LINE
 """Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
+QUICK = 5
+"""Rows of a tile that is over with a step of k before L2 has brought the next one: 8 cycles for 4 x 4 vectors."""
 COPIED_AHEAD = 4096
 """Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
 PACK_B = ("none", "copy", "transpose")
@@ -69,9 +71,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     where `finish` is not 0. Where it is 2, k is a single step: the store stage is in the micro-kernel, or, with A by
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
-    each asks for all of it, unless B is in the CacheBuffer. A single tile asks for its own panel's AHEAD_ROWS on, if
-    that is one stream, or its rows straddle lines; NEAR_ROWS on and into L1, if `how` says so. Beside panels that stay,
-    each asks for its share of the A that is AHEAD of the next row tile.
+    each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows, asks for its own
+    panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines.
+    Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile.
     `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
     as `how` says.
     """
@@ -214,9 +216,11 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
                             ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
                             # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
-                            stream: T.let[T.bool] = T.Or(panel == ldb, T.truncmod(ldb, T.int64(LINE)) != 0)
-                            alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(tiles == 1, stream)
-                            near: T.let[T.bool] = T.And(alone, T.bitwise_and(how, NEAR) != 0)
+                            asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
+                            torn: T.let[T.bool] = T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0)
+                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, height <= QUICK), T.Or(panel == ldb, torn))
+                            alone: T.let[T.bool] = T.bool(False) if pack_b else own
+                            near: T.let[T.bool] = T.And(alone, asks_l1)
                             share: T.let[T.int64] = (
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )

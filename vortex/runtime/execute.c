@@ -6,8 +6,10 @@
 #define BAND_SHARE 2
 #define SHORTEST_BAND 1024
 
-/* Rows that take so long over a step of k that a B from memory comes into L1 in time; for fewer it is asked for into L2, further on. */
+/* Rows that take so long over a step of k that a packed B from memory comes into L1 in time; for fewer it is asked for into L2, further on.
+ * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
+#define NEAR_LOOSE 2
 
 /* Rows of its register tiles for so many columns: fewer vectors than a tile has leave registers for more rows. As the cost has it. */
 static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
@@ -34,10 +36,12 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, end - column), band = band_of(work, part, m, tall);
-  int direct = finish == VX_STORE_NOTHING && !s->swap && !s->held && !s->streamed && work->splits == 1 && width % LINE_FLOATS == 0;
+  int tiled = !s->held && !s->streamed;
+  int direct = finish == VX_STORE_NOTHING && !s->swap && tiled && work->splits == 1 && width % LINE_FLOATS == 0;
   int streams = direct && vx_overflows(call->outputs) && vx_in_whole_lines(c, end - column, ldc);
-  int near = !s->held && !s->streamed && (m >= NEAR_LEAST || !vx_overflows(call->n * call->k));
-  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near ? VX_NEAR : 0);
+  int64_t weights = call->n * call->k;
+  int near = call->packed ? m >= NEAR_LEAST || !vx_overflows(weights) : !vx_overflows(weights * NEAR_LOOSE);
+  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near && tiled ? VX_NEAR : 0);
   for (int64_t i = 0; i < m; i += band) {
     int64_t rows = smaller(band, m - i), first = row + i;
     vx_store from = vx_store_from(store, i, 0);
