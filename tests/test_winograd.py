@@ -67,9 +67,8 @@ class Executor:
     """runtime/winograd.c on the transforms and the few micro-kernels that it needs."""
 
     def __init__(self, folder: Path) -> None:
-        from vortex.codegen.cpu_kernels import RegisterTile, micro_kernel
+        from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
         from vortex.codegen.cpu_load import transpose_kernel
-        from vortex.codegen.cpu_nest import dispatch
         from vortex.codegen.cpu_tile import stream_ir
         from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
         from vortex.codegen.link import RUNTIME, link

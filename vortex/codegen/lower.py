@@ -33,9 +33,19 @@ def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
 
 
-def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True, simplify: bool = True) -> tvm.IRModule:
+Rewrite = Callable[[tirx.PrimFunc], tirx.PrimFunc]
+
+
+def lower(
+    functions: list[tirx.PrimFunc],
+    target: Target,
+    share: bool = True,
+    simplify: bool = True,
+    rewrite: Rewrite | None = None,
+) -> tvm.IRModule:
     """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
 
+    `rewrite` is applied to every function before, while indices are still those of its buffers.
     `simplify` puts the value of every variable in its places first, and drops what has no effect; where places are many
     and long, as in nests, that takes longer than all else, to be undone or done again by LLVM.
     """
@@ -58,9 +68,11 @@ def lower(functions: list[tirx.PrimFunc], target: Target, share: bool = True, si
             tirx.transform.VectorizeLoop(True),
             tirx.transform.UnrollLoop(),
             *second,
-            *sharing,
         ]
     )(module)
+    if rewrite:
+        module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
+    module = Sequential(sharing)(module)
     module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
     return tirx.transform.LowerIntrin()(module)
 
@@ -78,12 +90,10 @@ def compile_object(
     share: bool = True,
     llvm_ir: str = "",
     simplify: bool = True,
-    rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc] | None = None,
+    rewrite: Rewrite | None = None,
 ) -> None:
-    """`rewrite` is applied to every function once it is lowered; `llvm_ir` defines what they call besides."""
-    module = lower(functions, target, share, simplify)
-    if rewrite:
-        module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
+    """`llvm_ir` defines what functions call besides those of the runtime; the rest is as in `lower`."""
+    module = lower(functions, target, share, simplify, rewrite)
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})
