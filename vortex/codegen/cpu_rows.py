@@ -24,8 +24,6 @@ GROUP = 7
 """Rows from one pointer."""
 SCALES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 """What LLVM calls an element of so many bytes."""
-
-
 ADDRESS = ir.Op.get("tirx.address_of")
 ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
 

@@ -60,7 +60,8 @@ typedef struct {
   int32_t past; /* whole lines go past the caches, and who set this publishes them (streams.h) */
 } vx_store;
 
-/* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. */
+/* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
+ * for what comes next. */
 enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4 };
 
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
