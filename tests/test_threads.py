@@ -1,17 +1,25 @@
 """How many threads a process uses: what the environment, the affinity mask and the setter say, and what then runs."""
 
+import ctypes
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 
 import vortex
 from vortex.affinity import available_cores
+from vortex.codegen.link import RUNTIME, c_compiler
 from vortex.errors import OperandError
 from vortex.threads import Listener, Threads, borrow_threads
+
+ASLEEP, NOT_YET = -1, -2
+"""What the pool notes of a worker that is on no core."""
 
 COUNT = """
 import os, sys
@@ -118,34 +126,67 @@ def test_borrowed_threads_compute_the_same(library_path: Path) -> None:
     subprocess.run([sys.executable, "-c", LENT, str(library_path)], check=True, timeout=60)
 
 
-def test_a_worker_left_on_the_core_of_its_caller_is_sent_away(library_path: Path) -> None:
-    """The scheduler may leave both on one core for tens of milliseconds, and a call takes twice as long."""
-    cores, tasks = sorted(os.sched_getaffinity(0)), Path("/proc/self/task")
-    if len(cores) < 2:
-        pytest.skip("one core")
-    gemm, threads = vortex.load(library_path), vortex.get_num_threads()
-    a, b, out = (np.ones((200, 200), np.float32) for _ in range(3))
+@pytest.fixture(scope="module")
+def asks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[int]]:
+    path = tmp_path_factory.mktemp("pool") / "pool.so"
+    source = Path(__file__).with_name("stub_scheduler.c")
+    command = [
+        c_compiler(),
+        "-std=gnu11",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+        f"-I{RUNTIME}",
+        "-o",
+        str(path),
+        str(source),
+    ]
+    subprocess.run(command, check=True)
+    call = ctypes.CDLL(str(path)).stub_call
 
-    def core(thread: int) -> int:
-        return int((tasks / str(thread) / "stat").read_text().rpartition(")")[2].split()[36])
+    def asks(caller: int, seen: int, woken: bool, cores: int) -> list[int]:
+        masks = (ctypes.c_ulong * 8)()
+        count = call(caller, seen, woken, ctypes.c_ulong(cores), masks)
+        return masks[:count]
 
-    before = {entry.name for entry in tasks.iterdir()}
-    vortex.set_num_threads(2)
-    gemm(a, b, out=out)
-    (worker,) = (int(entry.name) for entry in tasks.iterdir() if entry.name not in before)
-    moved = 0
-    try:
-        for turn in range(20):
-            here = cores[turn % 2]
-            for thread in (0, worker):
-                os.sched_setaffinity(thread, {here})
-            gemm(a, b, out=out)
-            os.sched_setaffinity(worker, cores)
-            gemm(a, b, out=out)
-            gemm(a, b, out=out)
-            moved += core(worker) != here
-            assert os.sched_getaffinity(worker) == set(cores)
-    finally:
-        os.sched_setaffinity(0, cores)
-        vortex.set_num_threads(threads)
-    assert moved > 10
+    return asks
+
+
+@needs.a_compiler
+class TestAWorkerOnTheCoreOfItsCaller:
+    """It cannot run while the caller polls, and the scheduler may leave both there for tens of milliseconds.
+
+    Where a thread ends is for the scheduler to say, and a busy one says otherwise: tested is what the pool asks for.
+    """
+
+    def test_is_sent_away_and_then_as_free_as_before(self, asks: Callable[..., list[int]]) -> None:
+        assert asks(1, 1, False, 0b1111) == [0b1101, 0b1111]
+        assert asks(3, 3, False, 0b1010) == [0b0010, 0b1010]
+
+    def test_woken_before_and_not_run_since(self, asks: Callable[..., list[int]]) -> None:
+        assert asks(0, ASLEEP, True, 0b11) == [0b10, 0b11]
+
+    @pytest.mark.parametrize(
+        ("caller", "seen", "woken"), [(1, 0, False), (1, ASLEEP, False), (1, NOT_YET, False), (1, 0, True)]
+    )
+    def test_elsewhere_or_asleep_is_left_alone(
+        self, asks: Callable[..., list[int]], caller: int, seen: int, woken: bool
+    ) -> None:
+        assert asks(caller, seen, woken, 0b11) == []
+
+    def test_stays_where_no_other_core_is_allowed(self, asks: Callable[..., list[int]]) -> None:
+        assert asks(1, 1, False, 0b10) == []
+
+    def test_real_threads_keep_their_masks(self, library_path: Path) -> None:
+        cores, tasks = os.sched_getaffinity(0), Path("/proc/self/task")
+        gemm, threads = vortex.load(library_path), vortex.get_num_threads()
+        a = np.ones((200, 200), np.float32)
+        vortex.set_num_threads(2)
+        try:
+            for _ in range(1000):
+                gemm(a, a)
+            workers = [int(entry.name) for entry in tasks.iterdir() if int(entry.name) != threading.get_native_id()]
+            assert workers and all(os.sched_getaffinity(worker) == cores for worker in workers)
+        finally:
+            vortex.set_num_threads(threads)

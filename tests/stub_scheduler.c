@@ -1,0 +1,43 @@
+/* The thread pool on a machine whose scheduler is made up: where the caller runs, where its one worker was seen, and what the pool asks. */
+#define _GNU_SOURCE
+#include <sched.h>
+
+static int here, asked;
+static unsigned long allowed, masks[8];
+
+static int stub_getcpu(void) { return here; }
+
+static int stub_getaffinity(pid_t thread, size_t bytes, cpu_set_t *set) {
+  CPU_ZERO_S(bytes, set);
+  for (int core = 0; core < 64; core++)
+    if (allowed >> core & 1) CPU_SET(core, set);
+  return thread == 42 ? 0 : -1;
+}
+
+static int stub_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *set) {
+  unsigned long mask = 0;
+  for (int core = 0; core < 64; core++)
+    if (CPU_ISSET_S(core, bytes, set)) mask |= 1UL << core;
+  masks[asked++] = mask;
+  return thread == 42 ? 0 : -1;
+}
+
+#define sched_getcpu stub_getcpu
+#define sched_getaffinity stub_getaffinity
+#define sched_setaffinity stub_setaffinity
+#include "threads.c"
+
+/* Calls a worker that was last seen on a core, or fell asleep (-1) and was then woken by an earlier job if `woken`. Returns how many
+ * masks were asked for, in `given`. */
+int stub_call(int caller, int seen, int woken, unsigned long mask, unsigned long *given) {
+  here = caller;
+  allowed = mask;
+  asked = 0;
+  pool.workers = 1;
+  pool.ids[0] = 42;
+  atomic_store(&pool.cores[0], (short)seen);
+  atomic_store(&pool.sleepers, woken); /* nobody is on the futex */
+  call_workers(1);
+  for (int i = 0; i < asked; i++) given[i] = masks[i];
+  return asked;
+}
