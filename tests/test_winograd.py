@@ -85,9 +85,11 @@ class Executor:
         lines = [
             f"const int64_t vx_lanes = {LANES}, vx_operand_count = 0;",
             "const vx_epilogue vx_store_stage = 0, vx_store_past = 0;",
+            f"const int64_t vx_outer_bytes = {MODEL.rates.outer_bytes:.0f};",
+            "const vx_operand vx_operands[VX_EXTRAS];",
+            f"const float vx_slopes[] = {{{slopes}}};",
+            "",
         ]
-        lines += [f"const int64_t vx_outer_bytes = {MODEL.rates.outer_bytes:.0f};"]
-        lines += ["const vx_operand vx_operands[VX_EXTRAS];", f"const float vx_slopes[] = {{{slopes}}};", ""]
         (folder / "table.c").write_text("\n".join([*winograd_table(LANES, registers), *lines]))
         names = ("winograd.c", "winograd_select.c", "threads.c", "scratch.c")
         sources = [folder / "table.c", *(RUNTIME / name for name in names)]

@@ -33,7 +33,7 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 It would else do two steps at a time and begin the loads of both: more vectors than there are registers.
 """
-NEAR, FEW = 128, 3
+AHEAD, FEW_ROWS = 128, 3
 """Elements ahead that a row is asked for into the first cache, in tiles of so few rows: a vector that straddles two
 lines waits for both, and from L2 prefetchers are late for the second (20000 x 8 x 500 on Zen 5: 22 GB/s, 34 so). Tiles
 of more rows wait for other things, and pay for the asking (334925 x 2 x 64: a tenth).
@@ -109,8 +109,8 @@ def _form(lanes: int) -> tirx.PrimFunc:
             for k in T.serial(whole):
                 for i in T.unroll(rows):
                     T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), cache=2))
-                    if rows <= FEW:
-                        T.evaluate(fetch(T.address_of(X[i, k * lanes + NEAR])))
+                    if rows <= FEW_ROWS:
+                        T.evaluate(fetch(T.address_of(X[i, k * lanes + AHEAD])))
                 for j in T.unroll(columns):
                     with T.sblock("load_y"):
                         vk = T.axis.spatial(whole, k)

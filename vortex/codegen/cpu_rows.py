@@ -85,23 +85,22 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
     simplify = Analyzer().simplify
     strides = {parameter.name: parameter for parameter in function.params if parameter.name in ("lda", "ldc")}
 
-    def constant(index: Any) -> Any:
-        """What is left where every variable is 0."""
-        variables: list[Any] = found(index, tirx.Var, lambda _: True)
-        return simplify(substitute(index, dict.fromkeys(variables, ZERO)))
-
     def placed(access: Any, name: str) -> tuple[int, list[Any]]:
         """The row of an access, counted from a first one, and the arguments of what finds it."""
         stride, (index,) = strides[name], access.indices
-        row = constant(simplify(substitute(index, {stride: ONE}) - substitute(index, {stride: ZERO})))
-        rest = simplify(index - row * stride)
-        along = constant(rest)
-        return int(row), [tirx.address_of(tirx.BufferLoad(access.source, [simplify(rest - along)])), stride, along]
+        variables: list[Any] = found(index, tirx.Var, lambda _: True)
+        along = simplify(substitute(index, dict.fromkeys(variables, ZERO)))
+        row = int(simplify(substitute(index, {v: ONE if v.same_as(stride) else ZERO for v in variables}) - along))
+        first = simplify(index - row * stride - along)
+        return row, [tirx.address_of(tirx.BufferLoad(access.source, [first])), stride, along]
+
+    rows: list[int] = []
 
     def element(access: Any) -> Any:
         if access.source.name != "A":
             return access
         row, arguments = placed(access, "lda")
+        rows.append(row)
         return tirx.call_extern("float32", _symbol("element", row), *arguments)
 
     def address(call: Any) -> Any:
@@ -110,8 +109,7 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
         row, arguments = placed(call.args[0], "ldc")
         return tirx.call_extern("handle", _symbol("place", row), *arguments)
 
-    loads = found(function.body, ir.TensorLoad, lambda x: x.source.name == "A")
-    crowded = any(placed(access, "lda")[0] >= GROUP for access in loads)
-    rules = [(ir.TensorLoad, element)] if crowded else []
-    body = mapped(function.body, *rules, (ir.Call, address))
+    grouped = mapped(function.body, (ir.TensorLoad, element))
+    crowded = max(rows, default=0) >= GROUP
+    body = mapped(grouped if crowded else function.body, (ir.Call, address))
     return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)

@@ -49,8 +49,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
                call->b + (call->transpose_b ? part->first : part->first * call->ldb),
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
                call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
-               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors,
-               how, &from, finish);
+               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, how, &from, finish);
   }
   if (streams) vx_publish();
 }
