@@ -194,7 +194,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     # What L2 dropped is still in the outermost cache, if there is room.
     dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
-    seen_b = ops.where(reused_b * swell_l2 <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
+    seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
     again = exposed(ops, again_a, one) + seen_a
     huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)

@@ -16,11 +16,11 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy
-from vortex.codegen.cpu_tile import fetch, masked_load, masked_store
+from vortex.codegen.cpu_tile import ADDS, NEAR, fetch, masked_load, masked_store
 from vortex.codegen.lower import compile_object, cpu_target
 
 AHEAD = 256
-"""Elements that each row of B is asked for ahead."""
+"""Elements ahead that each row of a B from memory is asked for into L2."""
 
 
 def streamed_symbol(rows: int) -> str:
@@ -41,7 +41,7 @@ def emit_streamed(tile: tuple[int, int, int], lanes: int, llvm_cpu: str, path: P
 def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
     """C source that hands the kernels to `runtime/streamed.c`, by rows."""
     symbols = [streamed_symbol(rows) for rows in range(1, tile[0] + 1)] if tile else []
-    signature = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t"
+    signature = "const float *, const float *, float *, " + "int64_t, " * 6 + "int32_t"
     return [
         *(f"extern int32_t {symbol}({signature});" for symbol in symbols),
         f"const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST] = {{{', '.join(['0', *symbols])}}};",
@@ -51,8 +51,9 @@ def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
 def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.PrimFunc:
     """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns], k of at most `depth`.
 
-    `symbol(a, b, c, columns, k, lda, ldb, ldc, accumulate)`: strides in elements; C is read only if `accumulate` is not
-    0. Columns are taken `vectors` vectors at a time, the last of them under a mask.
+    `symbol(a, b, c, columns, k, lda, ldb, ldc, ahead, how)`: strides in elements; C is read only if `how` says ADDS.
+    Columns are taken `vectors` vectors at a time, the last of them under a mask. B is asked for `ahead` elements ahead
+    into L1 if `how` says NEAR, else AHEAD into L2.
     """
     width = vectors * lanes
 
@@ -63,23 +64,27 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
         return vector(0) < T.broadcast(count, lanes)
 
     @T.inline
-    def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
+    def begin(C: Any, acc: Any, first: Any, adds: Any) -> None:
         for i, v in T.grid(rows, vectors):
-            if accumulate != 0:
+            if adds:
                 acc[vector((i * vectors + v) * lanes)] = C[i, vector(first + v * lanes)]
             else:
                 acc[vector((i * vectors + v) * lanes)] = T.broadcast(T.float32(0), lanes)
 
+    def ask(B: Any, first: Any, k: Any, ahead: Any, cache: int) -> None:
+        for v in range(vectors):
+            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + ahead]), cache=cache))
+
     def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any) -> None:
         for v in range(vectors):
-            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + AHEAD]), cache=2))
             T.buffer_store(line, B[k, vector(first + v * lanes)], [vector(v * lanes)])
         for i, v in product(range(rows), range(vectors)):
             at = vector((i * vectors + v) * lanes)
             T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), line[vector(v * lanes)], acc[at]), [at])
 
-    def whole(A: Any, B: Any, acc: Any, line: Any, first: Any) -> None:
+    def whole(A: Any, B: Any, acc: Any, line: Any, first: Any, ahead: Any, cache: int) -> None:
         for k in range(depth):
+            ask(B, first, k, ahead, cache)
             step(A, B, acc, line, first, k)
 
     @T.inline
@@ -88,9 +93,9 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
             C[i, vector(first + v * lanes)] = acc[vector((i * vectors + v) * lanes)]
 
     @T.inline
-    def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, accumulate: Any) -> None:
+    def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, adds: Any) -> None:
         """`count` elements of a row of C, fewer than a vector has or as many."""
-        if accumulate != 0:
+        if adds:
             acc[vector(0)] = masked_load(T.address_of(C[i, first]), inside(count), lanes)
         else:
             acc[vector(0)] = T.broadcast(T.float32(0), lanes)
@@ -109,7 +114,8 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
         lda: T.int64,
         ldb: T.int64,
         ldc: T.int64,
-        accumulate: T.int32,
+        ahead: T.int64,
+        how: T.int32,
     ):
         T.func_attr({"global_symbol": streamed_symbol(rows), "tirx.noalias": True})
         A = T.match_buffer(a, (rows, k), "float32", align=4, strides=[lda, T.int64(1)])
@@ -119,20 +125,26 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
             acc = T.sblock_alloc_buffer((rows * width,), "float32", scope="local")
             line = T.sblock_alloc_buffer((width,), "float32", scope="local")
             blocks: T.let[T.int64] = T.truncdiv(columns, width)
-            if k == depth:
+            adds: T.let[T.bool] = T.bitwise_and(how, ADDS) != 0
+            if k < depth:
                 for block in T.serial(blocks):
-                    begin(C, acc, block * width, accumulate)
-                    whole(A, B, acc, line, block * width)
+                    begin(C, acc, block * width, adds)
+                    for p in T.serial(k):
+                        step(A, B, acc, line, block * width, p)
+                    finish(C, acc, block * width)
+            elif T.bitwise_and(how, NEAR) != 0:
+                for block in T.serial(blocks):
+                    begin(C, acc, block * width, adds)
+                    whole(A, B, acc, line, block * width, ahead, cache=1)
                     finish(C, acc, block * width)
             else:
                 for block in T.serial(blocks):
-                    begin(C, acc, block * width, accumulate)
-                    for p in T.serial(k):
-                        step(A, B, acc, line, block * width, p)
+                    begin(C, acc, block * width, adds)
+                    whole(A, B, acc, line, block * width, AHEAD, cache=2)
                     finish(C, acc, block * width)
             for v in T.serial(T.truncdiv(columns - blocks * width + lanes - 1, lanes)):
                 first: T.let[T.int64] = blocks * width + v * lanes
                 for i in T.serial(rows):
-                    rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), accumulate)
+                    rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), adds)
 
     return kernel

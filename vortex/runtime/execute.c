@@ -41,7 +41,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
   int streams = direct && vx_overflows(call->outputs) && vx_in_whole_lines(c, end - column, ldc);
   int64_t weights = call->n * call->k;
   int near = call->packed ? m >= NEAR_LEAST || !vx_overflows(weights) : !vx_overflows(weights * NEAR_LOOSE);
-  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near && tiled ? VX_NEAR : 0);
+  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near && !s->held ? VX_NEAR : 0);
   for (int64_t i = 0; i < m; i += band) {
     int64_t rows = smaller(band, m - i), first = row + i;
     vx_store from = vx_store_from(store, i, 0);

@@ -188,7 +188,7 @@ vx_nest_function vx_held_nest;
 /* The kernels of the streamed family by rows, 0 where there is none; and streamed.c's nest around them. */
 #define VX_STREAMED_MOST 8
 typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t ldb,
-                               int64_t ldc, int32_t accumulate);
+                               int64_t ldc, int64_t ahead, int32_t how);
 extern const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST];
 vx_nest_function vx_streamed_nest;
 
