@@ -102,7 +102,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     entered = ops.name("entered", steps * (rates.tile_enter + height * rates.tile_row))
     wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, k, steps) + entered)
     narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, k, steps) + ops.where(rest > 0.5, entered, 0.0))
-    split = loose * k * (full * s.vectors + rest) * rates.split
+    # Rows of the only panel follow each other; beside others each is a page of its own.
+    thin = ops.where(panels > 1.5, rates.lanes * s.per_width, 0.0)
+    split = loose * k * ((full * s.vectors + rest) * rates.split + full * (thin * thin * rates.alone))
     across = ops.name("across", full * wide + narrow + split)
     compute = ops.name("compute", tiles * across)
     one = ops.name("one", ops.where(full > 0.5, wide, narrow))
@@ -118,7 +120,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     )
     colliding = ops.name("colliding", spacing_b / rates.l1_span)
     crowding = rates.collision * colliding * rates.line_bytes
-    left = ops.where(tiles > 1.5, 1.0, rates.asked_rows)
+    left = ops.where(tiles > 1.5, rates.read_again, rates.asked_rows)
     crowded = ops.name("crowded", 1.0 + left * loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
     swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)

@@ -91,8 +91,9 @@ def past_caches(ops: Arithmetic, rates: Rates, outputs: Value, columns: Value) -
 
 
 def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:
-    """Seconds to read a block again: none from L1, `from_l2` if it stayed there, else `outside`.
+    """Seconds to read a block again: none from L1, `from_l2` for the share of it that stayed there, else `outside`.
 
     `in_l1` and `in_l2` are the bytes it takes up there: rows that start in the same sets leave the others unused.
     """
-    return ops.where(in_l1 <= rates.l1_bytes, 0.0, ops.where(in_l2 <= rates.l2_bytes, from_l2, outside))
+    share = held(ops, rates.l2_bytes, in_l2)
+    return ops.where(in_l1 <= rates.l1_bytes, 0.0, outside + (from_l2 - outside) * share)

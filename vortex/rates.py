@@ -116,7 +116,11 @@ class Rates:
     turned_leap: float
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
     asked_rows: float
-    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own."""
+    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own;"""
+    read_again: float
+    """and where further row tiles read them again."""
+    alone: float
+    """Seconds that a row of an unpacked B is waited for where a panel has one vector of it: 1 / v^2 of it for v."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
@@ -206,7 +210,12 @@ class Effects:
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
     that wait for them fill a scheduler, and that is less than the window."""
     asked_rows: float = 0.3
-    """Share of what colliding rows of B cost that is left where they are read once."""
+    """Share of what colliding rows of B cost that is left where they are read once,"""
+    read_again: float = 0.7
+    """and where further row tiles read them again."""
+    alone: float = 3.0
+    """Multiply-adds in whose time a vector of an unpacked B is waited for that is its panel's only one of a row; of two
+    vectors a quarter of it each row, of three a ninth."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004
