@@ -85,7 +85,8 @@ def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> No
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
 
 
-def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("near", "asks"), [(False, "prefetcht1"), (True, "prefetcht0")])
+def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path, near: bool, asks: str) -> None:
     """Every line of B is asked for ahead, and of three rows nothing is spilled (of four, some of A)."""
     pytest.importorskip("tvm")
     from vortex.codegen.cpu_streamed import streamed_kernel
@@ -93,7 +94,7 @@ def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path) -> None:
 
     streamed = next(strategy.l0 for strategy in found(SPEC).strategies if strategy.stage.streamed)
     vectors, path = streamed.n // LANES, tmp_path / "streamed.o"
-    compile_object([streamed_kernel(3, vectors, streamed.k, LANES)], cpu_target(SPEC.llvm_cpu), path)
+    compile_object([streamed_kernel(3, vectors, streamed.k, LANES, near)], cpu_target(SPEC.llvm_cpu), path)
     body = disassembled(path)
-    assert len(re.findall("prefetcht1", body)) >= vectors * streamed.k
+    assert len(re.findall(asks, body)) >= vectors * streamed.k
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)

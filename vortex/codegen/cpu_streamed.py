@@ -16,15 +16,19 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy
-from vortex.codegen.cpu_tile import ADDS, NEAR, fetch, masked_load, masked_store
+from vortex.codegen.cpu_tile import fetch, masked_load, masked_store
 from vortex.codegen.lower import compile_object, cpu_target
 
-AHEAD = 256
-"""Elements ahead that each row of a B from memory is asked for into L2."""
+PLACES = (False, True)
+"""B from memory, and from nearer."""
+AHEAD = {False: 256, True: 64}
+"""Elements ahead that each row is asked for: of a B from memory into L2, of a nearer one into L1."""
+TOLD = 2
+"""Kernels of so few rows of A are told how far ahead a nearer B is asked for: more need the registers."""
 
 
-def streamed_symbol(rows: int) -> str:
-    return f"vortex_streamed_{rows}"
+def streamed_symbol(rows: int, near: bool) -> str:
+    return f"vortex_streamed_{rows}_{'near' if near else 'far'}"
 
 
 def streamed_tile(strategies: Sequence[Strategy], lanes: int) -> tuple[int, int, int] | None:
@@ -34,26 +38,28 @@ def streamed_tile(strategies: Sequence[Strategy], lanes: int) -> tuple[int, int,
 
 def emit_streamed(tile: tuple[int, int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
     most, vectors, depth = tile
-    kernels = [streamed_kernel(rows, vectors, depth, lanes) for rows in range(1, most + 1)]
+    kernels = [streamed_kernel(rows, vectors, depth, lanes, near) for rows, near in product(range(1, most + 1), PLACES)]
     compile_object(kernels, cpu_target(llvm_cpu), path)
 
 
 def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
-    """C source that hands the kernels to `runtime/streamed.c`, by rows."""
-    symbols = [streamed_symbol(rows) for rows in range(1, tile[0] + 1)] if tile else []
+    """C source that hands the kernels to `runtime/streamed.c`: of a B from memory, and of a near one, by rows."""
+    symbols = [[streamed_symbol(rows, near) for rows in range(1, tile[0] + 1)] if tile else [] for near in PLACES]
     signature = "const float *, const float *, float *, " + "int64_t, " * 6 + "int32_t"
     return [
-        *(f"extern int32_t {symbol}({signature});" for symbol in symbols),
-        f"const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST] = {{{', '.join(['0', *symbols])}}};",
+        *(f"extern int32_t {symbol}({signature});" for row in symbols for symbol in row),
+        "const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST] = {",
+        *(f"  {{{', '.join(['0', *row])}}}," for row in symbols),
+        "};",
     ]
 
 
-def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.PrimFunc:
+def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool) -> tirx.PrimFunc:
     """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns], k of at most `depth`.
 
-    `symbol(a, b, c, columns, k, lda, ldb, ldc, ahead, how)`: strides in elements; C is read only if `how` says ADDS.
-    Columns are taken `vectors` vectors at a time, the last of them under a mask. B is asked for `ahead` elements ahead
-    into L1 if `how` says NEAR, else AHEAD into L2.
+    `symbol(a, b, c, columns, k, lda, ldb, ldc, ahead, accumulate)`: strides in elements; C is read only if `accumulate`
+    is not 0. Columns are taken `vectors` vectors at a time, the last of them under a mask. `ahead` is how many elements
+    ahead a `near` B is asked for by kernels of TOLD rows, and not used by others.
     """
     width = vectors * lanes
 
@@ -64,28 +70,25 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
         return vector(0) < T.broadcast(count, lanes)
 
     @T.inline
-    def begin(C: Any, acc: Any, first: Any, adds: Any) -> None:
+    def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
         for i, v in T.grid(rows, vectors):
-            if adds:
+            if accumulate != 0:
                 acc[vector((i * vectors + v) * lanes)] = C[i, vector(first + v * lanes)]
             else:
                 acc[vector((i * vectors + v) * lanes)] = T.broadcast(T.float32(0), lanes)
 
-    def ask(B: Any, first: Any, k: Any, ahead: Any, cache: int) -> None:
+    def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any, ahead: Any) -> None:
+        distance = ahead if near and rows <= TOLD else AHEAD[near]
         for v in range(vectors):
-            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + ahead]), cache=cache))
-
-    def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any) -> None:
-        for v in range(vectors):
+            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + distance]), cache=1 if near else 2))
             T.buffer_store(line, B[k, vector(first + v * lanes)], [vector(v * lanes)])
         for i, v in product(range(rows), range(vectors)):
             at = vector((i * vectors + v) * lanes)
             T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), line[vector(v * lanes)], acc[at]), [at])
 
-    def whole(A: Any, B: Any, acc: Any, line: Any, first: Any, ahead: Any, cache: int) -> None:
+    def whole(A: Any, B: Any, acc: Any, line: Any, first: Any, ahead: Any) -> None:
         for k in range(depth):
-            ask(B, first, k, ahead, cache)
-            step(A, B, acc, line, first, k)
+            step(A, B, acc, line, first, k, ahead)
 
     @T.inline
     def finish(C: Any, acc: Any, first: Any) -> None:
@@ -93,9 +96,9 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
             C[i, vector(first + v * lanes)] = acc[vector((i * vectors + v) * lanes)]
 
     @T.inline
-    def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, adds: Any) -> None:
+    def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, accumulate: Any) -> None:
         """`count` elements of a row of C, fewer than a vector has or as many."""
-        if adds:
+        if accumulate != 0:
             acc[vector(0)] = masked_load(T.address_of(C[i, first]), inside(count), lanes)
         else:
             acc[vector(0)] = T.broadcast(T.float32(0), lanes)
@@ -115,9 +118,9 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
         ldb: T.int64,
         ldc: T.int64,
         ahead: T.int64,
-        how: T.int32,
+        accumulate: T.int32,
     ):
-        T.func_attr({"global_symbol": streamed_symbol(rows), "tirx.noalias": True})
+        T.func_attr({"global_symbol": streamed_symbol(rows, near), "tirx.noalias": True})
         A = T.match_buffer(a, (rows, k), "float32", align=4, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
@@ -125,26 +128,20 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int) -> tirx.Pri
             acc = T.sblock_alloc_buffer((rows * width,), "float32", scope="local")
             line = T.sblock_alloc_buffer((width,), "float32", scope="local")
             blocks: T.let[T.int64] = T.truncdiv(columns, width)
-            adds: T.let[T.bool] = T.bitwise_and(how, ADDS) != 0
-            if k < depth:
+            if k == depth:
                 for block in T.serial(blocks):
-                    begin(C, acc, block * width, adds)
-                    for p in T.serial(k):
-                        step(A, B, acc, line, block * width, p)
-                    finish(C, acc, block * width)
-            elif T.bitwise_and(how, NEAR) != 0:
-                for block in T.serial(blocks):
-                    begin(C, acc, block * width, adds)
-                    whole(A, B, acc, line, block * width, ahead, cache=1)
+                    begin(C, acc, block * width, accumulate)
+                    whole(A, B, acc, line, block * width, ahead)
                     finish(C, acc, block * width)
             else:
                 for block in T.serial(blocks):
-                    begin(C, acc, block * width, adds)
-                    whole(A, B, acc, line, block * width, AHEAD, cache=2)
+                    begin(C, acc, block * width, accumulate)
+                    for p in T.serial(k):
+                        step(A, B, acc, line, block * width, p, ahead)
                     finish(C, acc, block * width)
             for v in T.serial(T.truncdiv(columns - blocks * width + lanes - 1, lanes)):
                 first: T.let[T.int64] = blocks * width + v * lanes
                 for i in T.serial(rows):
-                    rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), adds)
+                    rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), accumulate)
 
     return kernel

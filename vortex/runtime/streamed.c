@@ -1,10 +1,9 @@
 /* L1 of the streamed family: whole rows of B past all rows of C, which pass through L1 once for each few rows of B. */
 #include "vortex_runtime.h"
 
-/* Where L1 is asked for lines from within the outermost cache: so many elements further on in each row; for so few rows of A at the same
- * place of the next rows of B, if those are so few elements that L1 has room for both: no row begins unasked for. */
+/* Where kernels of few rows of A ask L1 for lines from within the outermost cache: so many elements further on in each row of B; at the
+ * same place of the next rows, if those are so few elements that L1 has room for both: no row begins unasked for. */
 #define FURTHER_ON 64
-#define NEXT_ROWS_OF 2
 #define NEXT_ROWS 6144
 
 int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
@@ -12,13 +11,13 @@ int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratc
                          int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
                          const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)panel, (void)panel_stride, (void)tile_m, (void)tile_n, (void)vectors;
-  int64_t p = 0, ahead = m <= NEXT_ROWS_OF && (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : FURTHER_ON;
+  const vx_streamed *tiles = vx_streamed_tiles[(how & VX_NEAR) != 0];
+  int64_t p = 0, ahead = (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : FURTHER_ON;
   do {
     int64_t depth = smaller(tile_k, k - p);
     for (int64_t i = 0; i < m; i += rows)
-      vx_streamed_tiles[smaller(rows, m - i)](a + i * lda + p, b + p * ldb + first, c + i * ldc + first, end - first, depth, lda, ldb, ldc,
-                                              ahead, how);
-    how |= VX_ADDS;
+      tiles[smaller(rows, m - i)](a + i * lda + p, b + p * ldb + first, c + i * ldc + first, end - first, depth, lda, ldb, ldc, ahead,
+                                  (how & VX_ADDS) || p);
     p += depth;
   } while (p < k);
   if (finish) vortex_store(store, c + first, ldc, 0, first, m, end - first);

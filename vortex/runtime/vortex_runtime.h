@@ -185,11 +185,12 @@ extern const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST];
 extern const int32_t vx_finishes; /* whether there are any */
 vx_nest_function vx_held_nest;
 
-/* The kernels of the streamed family by rows, 0 where there is none; and streamed.c's nest around them. */
+/* The kernels of the streamed family, for a B from memory and a nearer one, by rows, 0 where there is none; and streamed.c's nest around
+ * them. */
 #define VX_STREAMED_MOST 8
 typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t ldb,
-                               int64_t ldc, int64_t ahead, int32_t how);
-extern const vx_streamed vx_streamed_tiles[VX_STREAMED_MOST];
+                               int64_t ldc, int64_t ahead, int32_t accumulate);
+extern const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST];
 vx_nest_function vx_streamed_nest;
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
