@@ -3,7 +3,7 @@
 #include <sched.h>
 
 static int here, asked;
-static unsigned long allowed, masks[8];
+static unsigned long allowed, *masks;
 
 static int stub_getcpu(void) { return here; }
 
@@ -33,11 +33,11 @@ int stub_call(int caller, int seen, int woken, unsigned long mask, unsigned long
   here = caller;
   allowed = mask;
   asked = 0;
+  masks = given;
   pool.workers = 1;
   pool.ids[0] = 42;
   atomic_store(&pool.cores[0], (short)seen);
   atomic_store(&pool.sleepers, woken); /* nobody is on the futex */
   call_workers(1);
-  for (int i = 0; i < asked; i++) given[i] = masks[i];
   return asked;
 }

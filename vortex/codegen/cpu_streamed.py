@@ -48,6 +48,7 @@ def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
     signature = "const float *, const float *, float *, " + "int64_t, " * 6 + "int32_t"
     return [
         *(f"extern int32_t {symbol}({signature});" for row in symbols for symbol in row),
+        f"const int64_t vx_streamed_ahead = {AHEAD[True]};",
         "const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST] = {",
         *(f"  {{{', '.join(['0', *row])}}}," for row in symbols),
         "};",

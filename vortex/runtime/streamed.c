@@ -1,9 +1,8 @@
 /* L1 of the streamed family: whole rows of B past all rows of C, which pass through L1 once for each few rows of B. */
 #include "vortex_runtime.h"
 
-/* Where kernels of few rows of A ask L1 for lines from within the outermost cache: so many elements further on in each row of B; at the
- * same place of the next rows, if those are so few elements that L1 has room for both: no row begins unasked for. */
-#define FURTHER_ON 64
+/* Kernels of few rows of A ask L1 for lines from within the outermost cache at the same place of the next rows of B, if those are so few
+ * elements that L1 has room for both: no row begins unasked for. */
 #define NEXT_ROWS 6144
 
 int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
@@ -12,7 +11,7 @@ int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratc
                          const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)panel, (void)panel_stride, (void)tile_m, (void)tile_n, (void)vectors;
   const vx_streamed *tiles = vx_streamed_tiles[(how & VX_NEAR) != 0];
-  int64_t p = 0, ahead = (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : FURTHER_ON;
+  int64_t p = 0, ahead = (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : vx_streamed_ahead;
   do {
     int64_t depth = smaller(tile_k, k - p);
     for (int64_t i = 0; i < m; i += rows)

@@ -190,6 +190,7 @@ vx_nest_function vx_held_nest;
 #define VX_STREAMED_MOST 8
 typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t ldb,
                                int64_t ldc, int64_t ahead, int32_t accumulate);
+extern const int64_t vx_streamed_ahead; /* elements that a nearer one is asked for ahead in each row */
 extern const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST];
 vx_nest_function vx_streamed_nest;
 
