@@ -72,9 +72,12 @@ def run_all(results: Sequence[Result], options: Options, folder: Path, seconds: 
         given = shares(list(waiting.values()), options, folder, left)  # what one did not use is for those after it
         name, share = next(iter(given.items()))
         tell(f"{name}: {minutes(share)}; with all that follow: {minutes(sum(given.values()))}")
-        stop = time.monotonic() + share if left < float("inf") else left
+        found = waiting.pop(name)
+        stop = (
+            time.monotonic() + share if waiting and left < float("inf") else end
+        )  # the last has what is left: a need is a guess
         try:
-            measure(waiting.pop(name), options, folder, stop, tell)
+            measure(found, options, folder, stop, tell)
         except machine.BusyError:
             raise
         except Exception as error:  # noqa: BLE001  the others go on; the exit code and the last lines tell

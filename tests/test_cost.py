@@ -204,6 +204,27 @@ def test_only_a_large_c_in_pieces_waits_for_its_lines(name):
     assert by_run[0][1] > 0 and all(a[1] >= b[1] for a, b in pairwise(by_run))
 
 
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_rows_that_crowd_l2_are_taken_in_steps_that_it_keeps(name):
+    """Of operands that are read as they lie, a step of k each; C is then read back between the steps."""
+    one = priced(name)
+    rows, apart = int(one.rates.crowded_rows), int(one.rates.crowded_span) // 4
+    deep = [i for i, s in enumerate(one.strategies) if s.stage.tiled and s.l1.k > 2 * rows]
+    assert deep
+
+    def steps(lda: int, ldb: int, a_is_col: bool = False) -> dict[int, float]:
+        at = Shape(64, 80, 2 * rows, OperandB.PLAIN, a_is_col=a_is_col, lda=lda, ldb=ldb)
+        partials = np.asarray(one.costs(at, ONE_TASK, 1).terms()["partials"])
+        return {i: float(partials[i]) for i in deep}
+
+    stages = {i: one.strategies[i].stage for i in deep}
+    assert not any(steps(STRIDE, STRIDE).values()) and not any(steps(STRIDE, apart // 2 * 3).values())
+    for i, partial in steps(STRIDE, 3 * apart).items():  # turned over, it is A that lies so, by columns
+        assert (partial > 0) == (not (stages[i].pack_a if stages[i].swap else stages[i].pack_b)), stages[i]
+    for i, partial in steps(5 * apart, STRIDE, a_is_col=True).items():
+        assert (partial > 0) == (not (stages[i].pack_b if stages[i].swap else stages[i].pack_a)), stages[i]
+
+
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
     """Of few rows by a plain B; one that is one panel wide has no next one."""
     one = priced("epyc-zen4")

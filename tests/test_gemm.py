@@ -229,6 +229,25 @@ def test_every_strategy_takes_any_stride(gemm: GemmKernel, transpose_a: bool, tr
             assert np.isnan(room[:, :5]).all() and np.isnan(room[:, -2:]).all(), f"{plan} wrote outside out"
 
 
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_rows_that_crowd_the_caches_change_no_bit(gemm: GemmKernel, transpose_a: bool) -> None:
+    """Rows a power of two apart are taken in shorter steps of k, in the same order."""
+    m, n, k, apart = 9, 100, 1203, 256
+    assert k > gemm.manifest.rates.crowded_rows and 4 * apart % gemm.manifest.rates.crowded_span == 0
+    a, b, before = reals(m, k), reals(k, n), reals(m, n)
+    (_, left), (_, right) = (
+        inside(stored(a, transpose_a), 0, 0 if not transpose_a else apart - m),
+        inside(b, 0, apart - n),
+    )
+    for plan in gemm.plans(m, n, k, transpose_a=transpose_a, ldb=apart, **({"lda": apart} if transpose_a else {})):
+        close, crowded = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+        gemm.run(plan, stored(a, transpose_a), b, close, transpose_a=transpose_a)
+        gemm.run(plan, left, right, crowded, transpose_a=transpose_a)
+        assert np.array_equal(close, crowded), plan
+    added = gemm(left, right, out=before.copy(), accumulate=True, transpose_a=transpose_a)
+    assert np.allclose(added, before + a.astype("f8") @ b, rtol=1e-5, atol=1e-4)
+
+
 def test_views_are_taken_as_transposed(gemm: GemmKernel) -> None:
     a, b = integers(50, 60), integers(60, 70)
     assert np.array_equal(gemm(np.asfortranarray(a), np.asfortranarray(b)), a @ b)

@@ -129,6 +129,11 @@ class TestMeasure:
         assert given["large"] == pytest.approx(5.0, rel=0.05)
         assert paper.shares(results[:1], OPTIONS, tmp_path, 100.0) == {"large": 9.0}
 
+    def test_the_last_result_may_take_longer_than_was_guessed(self, tmp_path: Path):
+        hasty = [replace(fake(4, name=name), seconds=0.0) for name in ("first", "last")]
+        assert paper.run_all(hasty, OPTIONS, tmp_path, 600.0) == []
+        assert [run.state(result, OPTIONS, tmp_path).done for result in hasty] == [1, 4]
+
 
 class TestPages:
     def test_a_page_tells_how_it_was_made(self, tmp_path: Path):

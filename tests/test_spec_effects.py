@@ -171,6 +171,7 @@ WITNESSES = {
     ("l1", "sets"): "capacity / ways / line",
     ("l2", "sets"): "capacity / ways / line",
     ("l3", "sets"): "capacity / ways / line",
+    ("l2", "ways"): "capacity / sets / line",
     ("l3", "ways"): "capacity / sets / line",
     ("l3", "line_bytes"): "capacity / sets / ways",
     ("l1", "total_bandwidth_bytes_per_s"): "cores x the bandwidth of one: private",

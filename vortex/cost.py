@@ -83,7 +83,6 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     a_is_col = ops.name("a_is_col", ops.where(turned, 1.0 - p.transposed, p.a_is_col))
     spacing_a = ops.name("spacing_a", ops.where(turned, p.spacing_b, p.spacing_a))
     spacing_b = ops.name("spacing_b", ops.where(turned, p.spacing_a, p.spacing_b))
-    spacing_b_l2 = ops.where(turned, p.spacing_a, p.spacing_b_l2)
     rows = ops.name("rows", ops.ceil(m / p.grid_m - EPSILON))
     units = ops.ceil(n * s.per_width - EPSILON)
     columns = ops.name("columns", ops.least(n, ops.ceil(units / p.grid_n - EPSILON) * s.width))
@@ -95,10 +94,15 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     tall = ops.where(full > 0.5, s.rows, ops.most(s.rows, tall))
     tiles = ops.name("tiles", ops.most(ops.ceil(rows / tall - EPSILON), 1.0))
     height = ops.name("height", rows / tiles)
-    depth = ops.name("depth", ops.least(k, s.tile_k))
-    steps = ops.name("steps", ops.most(ops.ceil(k * s.per_tile_k - EPSILON), 1.0))
-
     loose = ops.name("loose", (1.0 - prepacked) * (1.0 - s.pack_b))
+    loose_a = ops.name("loose_a", a_is_col * (1.0 - s.pack_a))
+    crowding = ops.where(spacing_b > rates.crowded_span - 0.5, loose, 0.0)
+    crowds = ops.name("crowds", ops.most(crowding, ops.where(spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
+    tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, rates.crowded_rows), s.tile_k)
+    depth = ops.name("depth", ops.least(k, tile_k))
+    per_tile_k = ops.most(s.per_tile_k, crowds * rates.per_crowded_rows)
+    steps = ops.name("steps", ops.most(ops.ceil(k * per_tile_k - EPSILON), 1.0))
+
     entered = ops.name("entered", steps * (rates.tile_enter + height * rates.tile_row))
     wide = ops.name("wide", micro_kernel(ops, rates, height, s.vectors, k, steps) + entered)
     narrow = ops.name("narrow", micro_kernel(ops, rates, height, rest, k, steps) + ops.where(rest > 0.5, entered, 0.0))
@@ -115,34 +119,22 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     source = ops.name("source", source_byte(ops, rates, footprint, p.active))
     row_bytes = ops.name("row_bytes", FLOAT * s.width)
     run_bytes = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(columns, s.tile_n), row_bytes))
-    lost = ops.name(
-        "lost", ops.least(depth * ops.most(spacing_b, row_bytes + rates.ahead) / (rates.l2_bytes * rates.reach), 1.0)
-    )
-    colliding = ops.name("colliding", spacing_b / rates.l1_span)
-    crowding = rates.collision * colliding * rates.line_bytes
-    left = ops.where(tiles > 1.5, rates.read_again, rates.asked_rows)
-    crowded = ops.name("crowded", 1.0 + left * loose * (0.5 + 0.5 * lost) * crowding / row_bytes)
     swell_l1 = 1.0 + loose * ops.most(spacing_b / run_bytes - 1.0, 0.0)
-    swell_l2 = 1.0 + loose * ops.most(spacing_b_l2 / run_bytes - 1.0, 0.0)
     copied = ops.where(transposed > 0.5, rates.transpose, rates.copy)
     far = 1.0 + (1.0 - transposed) * 2.0 * rates.ahead / (FLOAT * ops.least(columns, s.tile_n))
     blocks = ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0))
     filling = copied + FLOAT * (source * far + rates.l2_byte)
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))
-    visits = (1.0 - transposed) * colliding * k * blocks * wait * rates.visit
+    visits = (1.0 - transposed) * (spacing_b / rates.l1_span) * k * blocks * wait * rates.visit
     staged = blocks * (steps * rates.stage_start + k * ops.where(transposed > 0.5, 0.0, rates.copy_row))
     packing = s.pack_b * (k * columns * filling + visits + staged) + s.pack_a * rows * k * blocks * (
         rates.copy + FLOAT * (source + rates.l2_byte)
     )
 
-    loose_a = a_is_col * (1.0 - s.pack_a)
-    apart = depth * ops.where(turned, p.spacing_b_l2, p.spacing_a)
     block_a = FLOAT * depth * ops.least(rows, s.tile_m)
-    torn = ops.name("torn", ops.where(ops.most(apart, block_a) <= rates.l2_bytes, 0.0, loose_a))
+    torn = ops.name("torn", ops.where(ops.most(depth * spacing_a, block_a) <= rates.l2_bytes, 0.0, loose_a))
     piece = ops.name("piece", FLOAT * height + torn * ops.most(rates.line_bytes - FLOAT * height, 0.0))
     tile_a = ops.name("tile_a", piece * k)
-    crowded_a = 1.0 + torn * rates.collision * (spacing_a / rates.l1_span) * (rates.line_bytes / piece)
-    source_a = ops.name("source_a", source * crowded_a)
     waiting = ops.name("waiting", wait / rates.window)
     used = ops.where(full > 0.5, s.vectors, rest)
     issued = ops.name("issued", ((height + 1.0) * (used + 1.0) + 5.0) * k * waiting)
@@ -151,7 +143,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     long_lines = ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE - 0.5, 1.0, 0.0))
     far_lines = rates.turned_leap * s.swap * loose_a * long_lines * ops.least(piece / rates.line_bytes, 1.0)
     leaps = ops.where(depth * m > rates.l2_bytes, loose_a * rates.leap, 0.0)
-    first_a = ops.name("first_a", ops.most(tile_a * source_a, (ops.most(jumps_a, leaps) + far_lines) * issued))
+    first_a = ops.name("first_a", ops.most(tile_a * source, (ops.most(jumps_a, leaps) + far_lines) * issued))
     # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows. Of
     # longer rows the beginnings.
     beginnings = ops.least(FETCHED_AHEAD / ops.most(p.k, 1.0), 1.0)
@@ -173,14 +165,12 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     overtaken = ops.where(panels > 1.5, loose * rates.overtaken, 0.0)
     filled = ops.most(panel_b * (1.0 / (MORE_ROOM * rates.l2_bytes)) - ROOM / MORE_ROOM, 0.0)
     gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
-    # Lines that collide are lost on the way through the inner caches: what brings them again is the outermost.
-    collided = ops.least(source, rates.l3_byte) * (crowded - 1.0)
     # The second band of rows of A finds B in the outermost cache, if there is room.
     outer = ops.name("outer", ops.least(source, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
     known = ops.where(bytes_b * p.active <= rates.l3_bytes, outer, source)
     stretch = bytes_b * (1.0 + rates.short_runs * loose + gone)
-    first_b = ops.name("first_b", stretch * (source + collided) + rates.row_piece * torn_b)
-    next_b = stretch * (known + collided) + rates.row_piece * torn_b
+    first_b = ops.name("first_b", stretch * source + rates.row_piece * torn_b)
+    next_b = stretch * known + rates.row_piece * torn_b
     # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
     further = ops.where(2.0 * panel_b <= rates.l2_bytes, (1.0 - s.rows_first) * (tiles / bands - 1.0), 0.0)
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
@@ -189,15 +179,13 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
 
     block_b = rates.bytes_b * depth * ops.least(columns, s.tile_n)
     reused_a = ops.where(s.rows_first > 0.5, depth * piece, block_a)
-    again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte * crowded_a, first_a)
+    again_a = reading(ops, rates, reused_a, reused_a, tile_a * rates.l2_byte, first_a)
     reused_b = ops.where(s.rows_first > 0.5, block_b, panel_b)
-    dropped = ops.where(footprint <= rates.l2_bytes * p.active, 0.0, loose * lost * source * rates.ahead / row_bytes)
-    from_l2 = bytes_b * (rates.l2_byte * crowded + dropped)
     # What L2 dropped is still in the outermost cache, if there is room.
-    dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer * crowded, first_b)
-    again_b = reading(ops, rates, reused_b * swell_l1, reused_b * swell_l2, from_l2, dropped_b)
+    dropped_b = ops.where(reused_b * p.active <= rates.l3_bytes, bytes_b * outer, first_b)
+    again_b = reading(ops, rates, reused_b * swell_l1, reused_b, bytes_b * rates.l2_byte, dropped_b)
     seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped_b)
-    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source_a))
+    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, stalls + rates.shared_stream * (tile_a * source))
     again = exposed(ops, again_a, one) + seen_a
     huddled = ops.where(columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     written = ops.name("written", bytes_c * (2.0 - past + (1.0 - past) * huddled * extra))

@@ -42,10 +42,6 @@ class Meter:
         """Seconds per element; stage 0 copies, 1 transposes."""
         return self._times("vx_time_load", repetitions, stage, rows, width, stride)
 
-    def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]:
-        """Seconds per byte of B as one row tile walks over it."""
-        return self._times("vx_time_stream", repetitions, vectors, depth, stride, panels)
-
     def hand_off(self, threads: int, repetitions: int) -> list[float]:
         """Seconds to hand one task to each of `threads` threads that wait for it, and to learn that all are done."""
         return self._times("vx_time_parallel", repetitions, threads)

@@ -57,8 +57,6 @@ class Problem:
     """Lines of A as stored start on multiples of this many bytes within the span of L1's sets."""
     spacing_b: Value
     """The same for an unpacked B."""
-    spacing_b_l2: Value
-    """The same for an unpacked B within the span of L2's sets."""
     drift_a: Value
     """Bytes by which the next line of A as stored misses the place of the one before within the span of L1's sets."""
     drift_b: Value

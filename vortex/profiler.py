@@ -30,7 +30,6 @@ class Timer(Protocol):
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
     ) -> list[float]: ...
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
-    def stream(self, vectors: int, depth: int, stride: int, panels: int, repetitions: int) -> list[float]: ...
     def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
 
 
@@ -56,7 +55,6 @@ class Profile:
     kernels: tuple[Measurement, ...]
     copy_s: float
     transpose_s: float
-    collision: float
     thread_start_s: float
 
     def to_json(self) -> str:
@@ -119,18 +117,8 @@ def measure(
         slope = (high - low) / (depths[rows, vectors] - short)
         spread = max(median / min(found) - 1 for median, found in zip((low, high), times, strict=True))
         kernels.append(Measurement(rows, vectors, max(0.0, low - slope * short), slope, round(spread, 4)))
-    outer = spec.memories[1].capacity_bytes
     copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
     transpose = min(timer.load_stage(1, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
-    span = spec.memories[0].sets * spec.memories[0].line_bytes // 4
-    depth, vectors = 1024, 2
-    columns = span * max(2, 3 * outer // (depth * span * 4))
-    panels = columns // (vectors * lanes)
-    contiguous, colliding = [], []  # in turns: pages lie differently each time, and one pass may err by a third
-    for _ in range(PASSES):
-        contiguous.append(min(timer.stream(vectors, depth, vectors * lanes, panels, REPETITIONS)))
-        colliding.append(min(timer.stream(vectors, depth, columns, panels, REPETITIONS)))
-    lines = vectors * lanes * 4 / spec.memories[0].line_bytes
     return Profile(
         basis="measured",
         device=spec.name,
@@ -139,7 +127,6 @@ def measure(
         kernels=tuple(kernels),
         copy_s=copy,
         transpose_s=transpose,
-        collision=lines * max(0.0, statistics.median(colliding) / statistics.median(contiguous) - 1.0),
         thread_start_s=max(
             spec.thread_start_ns * 1e-9,
             float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0,
@@ -174,7 +161,6 @@ def compute(
         kernels=tuple(kernels),
         copy_s=2 / (isa.lanes * loads_per_cycle * spec.clock_hz) * 2,
         transpose_s=1 / spec.clock_hz,
-        collision=4.0,
         thread_start_s=spec.thread_start_ns * 1e-9,
     )
 
@@ -224,6 +210,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
+    crowded_rows = max(l2.capacity_bytes // l2.shared_by // EFFECTS.crowded_row_bytes, 1)
     return Rates(
         call=EFFECTS.call_s,
         thread_start=profile.thread_start_s,
@@ -253,13 +240,11 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
-        l2_span=float(l2.sets * l2.line_bytes),
         split=EFFECTS.split_cycles / clock,
         ahead=EFFECTS.ahead_bytes,
         l3_latency=EFFECTS.l3_latency_s,
         dram_latency=EFFECTS.dram_latency_s,
         window=EFFECTS.window,
-        reach=EFFECTS.reach,
         partial=EFFECTS.partial,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
@@ -274,8 +259,6 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         covered=EFFECTS.covered,
         shared_stream=EFFECTS.shared_stream,
         turned_leap=EFFECTS.turned_leap,
-        asked_rows=EFFECTS.asked_rows,
-        read_again=EFFECTS.read_again,
         alone=EFFECTS.alone / (isa.issue_per_cycle * clock),
         visit=EFFECTS.visit,
         strewn=EFFECTS.strewn,
@@ -298,5 +281,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,
-        collision=profile.collision,
+        crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
+        crowded_rows=float(crowded_rows),
+        per_crowded_rows=1.0 / crowded_rows,
     )

@@ -75,7 +75,6 @@ class Rates:
     dram_byte_shared: float
     l1_span: float
     """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
-    l2_span: float
     split: float
     """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
     ahead: float
@@ -85,8 +84,6 @@ class Rates:
     """Seconds from asking for a line to having it."""
     window: float
     """Instructions in flight in one core."""
-    reach: float
-    """How many times a panel's rows, with what is fetched past them, overfill L2 before the next panel finds none."""
     partial: float
     """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
     streams: float
@@ -115,10 +112,6 @@ class Rates:
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic."""
     turned_leap: float
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
-    asked_rows: float
-    """Share of what colliding rows of B cost that is left where they are read once: each is asked for on its own;"""
-    read_again: float
-    """and where further row tiles read them again."""
     alone: float
     """Seconds that a row of an unpacked B is waited for where a panel has one vector of it: 1 / v^2 of it for v."""
     visit: float
@@ -151,8 +144,13 @@ class Rates:
     """and to load a vector of B."""
     held_late: float
     """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector."""
-    collision: float
-    """How much slower rows of B stream in if all start in one set of L1: factor 1 + collision / lines of a row."""
+    crowded_span: float
+    """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
+    of so many bytes apart,"""
+    crowded_rows: float
+    """and so many of them are still in L2 when the next tile reads them: k is taken in steps of no more,"""
+    per_crowded_rows: float
+    """of which this is the reciprocal."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +177,6 @@ class Effects:
     """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
     ahead_bytes: float = 128.0
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
-    reach: float = 8.0
-    """Multiples of L2 at which what was fetched past the rows of a panel is all gone before the next panel wants it."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.05
@@ -206,16 +202,16 @@ class Effects:
     shared_stream: float = 0.4
     """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
     threads, and what else runs on the socket, read from there too."""
-    turned_leap: float = 2.0
+    turned_leap: float = 0.5
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
     that wait for them fill a scheduler, and that is less than the window."""
-    asked_rows: float = 0.3
-    """Share of what colliding rows of B cost that is left where they are read once,"""
-    read_again: float = 0.7
-    """and where further row tiles read them again."""
     alone: float = 3.0
     """Multiply-adds in whose time a vector of an unpacked B is waited for that is its panel's only one of a row; of two
     vectors a quarter of it each row, of three a ninth."""
+    crowded_places: int = 4
+    """Places within the span of L1's sets that rows start in, at most, where they crowd the caches,"""
+    crowded_row_bytes: int = 2048
+    """and bytes of L2 for each row that is still there when the next tile reads it, however wide a tile is."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004

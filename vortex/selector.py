@@ -106,7 +106,6 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.flo
         prepacked=F32(shape.b is OperandB.PACKED),
         spacing_a=F32(spacing(shape.stride_a, rates.l1_span)),
         spacing_b=F32(spacing(shape.stride_b, rates.l1_span)),
-        spacing_b_l2=F32(spacing(shape.stride_b, rates.l2_span)),
         drift_a=F32(drift(shape.stride_a, rates.l1_span)),
         drift_b=F32(drift(shape.stride_b, rates.l1_span)),
         grid_m=F32(grid.m),

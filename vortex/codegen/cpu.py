@@ -41,12 +41,13 @@ from vortex.steps import PER
 
 SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "dot.c", "held.c",
-    "streamed.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "batch_door.c",
+    "streamed.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c", "pack_door.c",
+    "plans_door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "dot.c", "batch.c", "grouped.c",
-    "select.c", "recall.c", "door.c", "batch_door.c",
+    "select.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 BATCH = 16
@@ -232,11 +233,13 @@ def library_table(
             '#include "vortex_runtime.h"',
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
-            f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f}, vx_l2_span = {selector.rates.l2_span:.0f};",
+            f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
             f"const int64_t vx_outer_bytes = {selector.rates.outer_bytes:.0f};",
             f"const int64_t vx_narrow_rows = {selector.rates.narrow_rows:.0f};",
+            f"const int64_t vx_crowded_span = {selector.rates.crowded_span:.0f};",
+            f"const int64_t vx_crowded_rows = {selector.rates.crowded_rows:.0f};",
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",

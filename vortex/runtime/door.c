@@ -1,22 +1,16 @@
-/* The door: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns into words. */
+/* The door of products: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns
+ * into words. */
 #include "arrays.h"
-#include "products.h"
+#include "opened.h"
+
 #include <tvm/ffi/extra/c_env_api.h>
+
 /* All that is called of tvm-ffi, where a result is made: without it the other doors still open. */
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
-#define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
-#define REGION_FIELDS 7 /* of a vx_region, that Python sees */
 #define MOST_RANK 8 /* of an A whose axes before the last are all rows */
 #define UNREAD -1   /* no refusal: the caller has another way; mirrored by launcher.UNREAD */
-static int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
-  const DLTensor *t;
-  int refused = read_elements(value, operand, 2, 2, type, &t, &out->data);
-  if (refused) return refused;
-  out->item_bytes = type->bits / 8;
-  return lay_out(t, out) ? 0 : REFUSE(BAD_STRIDES, operand);
-}
 
 static int read_a(const TVMFFIAny *value, matrix *out, int32_t *flip) {
   return read_matrix(value, OPERAND_A, type_of_a(value, flip), out);
@@ -62,9 +56,8 @@ static int read_extras(const TVMFFIAny *args, int64_t count, const matrix *out, 
   return 0;
 }
 
-/* Fill a call from its operands and the `extras` behind them; a packed operand has the logical extents n and k. */
-static int open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, int64_t flags, int packed, int64_t n,
-                     int64_t k, vx_call *call) {
+int vx_open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, int64_t flags, int packed, int64_t n, int64_t k,
+                 vx_call *call) {
   matrix a, b, c;
   int refused;
   if ((refused = read_a(&args[0], &a, &call->flip)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
@@ -116,7 +109,7 @@ static int run(const vx_call *call) {
 /* gemm(a, b, out, flags, extras...) */
 EXPORT int __tvm_ffi_gemm(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  int refused = open_call(args, args + 4, count - 4, args[3].v_int64, 0, 0, 0, &call);
+  int refused = vx_open_call(args, args + 4, count - 4, args[3].v_int64, 0, 0, 0, &call);
   if (refused) return answer(result, refused);
   return answer(result, run(&call));
 }
@@ -175,7 +168,7 @@ static int make(const TVMFFIAny *a, const TVMFFIAny *b, const TVMFFIAny *extras,
   flat.strides = NULL;
   given[2] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &flat};
   vx_call call;
-  refused = open_call(given, extras, count, flags, packed, n, k, &call);
+  refused = vx_open_call(given, extras, count, flags, packed, n, k, &call);
   if (!refused) refused = run(&call);
   if (refused) {
     TVMFFIObjectDecRef(made);
@@ -198,7 +191,7 @@ EXPORT int __tvm_ffi_gemm_new_packed(void *self, const TVMFFIAny *args, int32_t 
 /* gemm_packed(a, b or packed, out, flags, n, k, extras...) */
 EXPORT int __tvm_ffi_gemm_packed(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   vx_call call;
-  int refused = open_call(args, args + 6, count - 6, args[3].v_int64, !!(args[3].v_int64 & PACKED), args[4].v_int64, args[5].v_int64, &call);
+  int refused = vx_open_call(args, args + 6, count - 6, args[3].v_int64, !!(args[3].v_int64 & PACKED), args[4].v_int64, args[5].v_int64, &call);
   if (refused) return answer(result, refused);
   return answer(result, run(&call));
 }
@@ -237,165 +230,4 @@ EXPORT int __tvm_ffi_gemm_packed_arrays(void *self, const TVMFFIAny *args, int32
   TVMFFIAny values[6 + VX_EXTRAS];
   if (!read_arrays(args, count, 6, 1, tensors, values)) return answer(result, UNREAD);
   return __tvm_ffi_gemm_packed(self, values, count, result);
-}
-
-/* gemm_planned(a, b or packed, out, flags, n, k, packed, strategy, grid_m, grid_n, splits, extras...): what the oracle of the
- * evaluation calls. */
-EXPORT int __tvm_ffi_gemm_planned(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_call call;
-  vx_plan plan = {args[7].v_int64, args[8].v_int64, args[9].v_int64, args[10].v_int64, vx_get_threads()};
-  int refused = open_call(args, args + 11, count - 11, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
-  if (refused) return answer(result, refused);
-  if (plan.grid_m < 1 || plan.grid_n < 1 || plan.splits < 1 || plan.splits > MOST_SPLITS)
-    return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
-  if (!vx_serves(&call, plan.strategy)) return answer(result, REFUSE(BAD_PLAN, OPERAND_B));
-  if (call.m == 0 || call.n == 0) return answer(result, 0);
-  return answer(result, vx_execute(&call, &plan) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0);
-}
-
-#if !VX_WORDS
-/* Whether each region lies in the output, none meets another, together they are all of it, and their strategies serve them. */
-static int regions_serve(const vx_call *call, const vx_region *regions, int64_t count) {
-  int64_t area = 0, dots = 0;
-  for (int64_t i = 0; i < count; i++) {
-    const vx_region *r = &regions[i];
-    if (r->row < 0 || r->column < 0 || r->rows < 1 || r->columns < 1 || r->grid_m < 1 || r->grid_n < 1) return 0;
-    if (r->rows > call->m - r->row || r->columns > call->n - r->column || r->grid_m > call->m || r->grid_n > call->n) return 0;
-    if (call->packed && r->column % vx_panel) return 0;
-    for (int64_t j = 0; j < i; j++) {
-      const vx_region *o = &regions[j];
-      if (r->row < o->row + o->rows && o->row < r->row + r->rows && r->column < o->column + o->columns && o->column < r->column + r->columns)
-        return 0;
-    }
-    vx_call part = vx_region_call(call, r);
-    if (!vx_serves(&part, r->strategy)) return 0;
-    dots += vx_strategies[r->strategy].dot;
-    area += r->rows * r->columns;
-  }
-  return area == call->m * call->n && dots <= 1 && vx_may_cut();
-}
-
-/* gemm_regions(a, b or packed, out, flags, n, k, packed, count, the fields of each vx_region up to its grid..., extras...) */
-EXPORT int __tvm_ffi_gemm_regions(void *self, const TVMFFIAny *args, int32_t given, TVMFFIAny *result) {
-  vx_call call;
-  vx_region regions[VX_REGIONS];
-  int64_t count = args[7].v_int64;
-  if (count < 1 || count > VX_REGIONS || given < 8 + REGION_FIELDS * count) return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
-  for (int64_t r = 0; r < count; r++) {
-    const TVMFFIAny *f = args + 8 + REGION_FIELDS * r;
-    regions[r] = (vx_region){f[0].v_int64, f[1].v_int64, f[2].v_int64, f[3].v_int64, f[4].v_int64, f[5].v_int64, f[6].v_int64, 0.0f};
-  }
-  int64_t read = 8 + REGION_FIELDS * count;
-  int refused = open_call(args, args + read, given - read, args[3].v_int64, (int)args[6].v_int64, args[4].v_int64, args[5].v_int64, &call);
-  if (refused) return answer(result, refused);
-  if (call.m == 0 || call.n == 0) return answer(result, 0);
-  if (!regions_serve(&call, regions, count)) return answer(result, REFUSE(BAD_PLAN, OPERAND_OUT));
-  return answer(result, vx_execute_regions(&call, regions, count) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0);
-}
-#endif
-
-/* readable(b): whether a call would take it. */
-EXPORT int __tvm_ffi_readable(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  matrix b;
-  return answer(result, read_matrix(&args[0], OPERAND_B, &vx_factor, &b));
-}
-
-#if VX_WEIGHTS
-/* pack_weights(q, scales, target, flags, zeros...): q[k, n], scales[groups, n] and zero points like them, or all transposed. */
-EXPORT int __tvm_ffi_pack_weights(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  const vx_operand bytes = {kDLInt, 8, VX_PER_ELEMENT}, floats = {kDLFloat, 32, VX_PER_ELEMENT};
-  matrix q, scales, zeros = {0};
-  const DLTensor *t;
-  char *room;
-  int refused, turned = !!(args[3].v_int64 & TRANSPOSE_B);
-  if ((refused = read_matrix(&args[0], OPERAND_B, &bytes, &q)) || (refused = read_matrix(&args[1], OPERAND_EXTRA, &floats, &scales)) ||
-      (VX_HEADS > 1 && (refused = read_matrix(&args[4], OPERAND_EXTRA + 1, &bytes, &zeros))) ||
-      (refused = read_elements(&args[2], OPERAND_OUT, 1, 1, &vx_packed, &t, &room)))
-    return answer(result, refused);
-  int q_turned = turned ^ q.is_transposed, scales_turned = turned ^ scales.is_transposed,
-      zeros_turned = turned ^ zeros.is_transposed;
-  int64_t n = q_turned ? q.rows : q.columns, k = q_turned ? q.columns : q.rows, groups = VX_GROUP ? quotient_up(k, VX_GROUP ? VX_GROUP : 1) : 1;
-  if ((scales_turned ? scales.rows : scales.columns) != n || (scales_turned ? scales.columns : scales.rows) != groups)
-    return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA));
-  if (VX_HEADS > 1 && ((zeros_turned ? zeros.rows : zeros.columns) != n || (zeros_turned ? zeros.columns : zeros.rows) != groups))
-    return answer(result, REFUSE(BAD_EXTRA_SHAPE, OPERAND_EXTRA + 1));
-  if (t->shape[0] != packed_room(n, k)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
-  if (vx_pack_weights((const int8_t *)q.data, q_turned ? 1 : q.stride, q_turned ? q.stride : 1, (const float *)scales.data,
-                      scales_turned ? 1 : scales.stride, scales_turned ? scales.stride : 1, (const int8_t *)zeros.data,
-                      zeros_turned ? 1 : zeros.stride, zeros_turned ? zeros.stride : 1, n, k, (int32_t *)room))
-    return answer(result, REFUSE(WIDE_WEIGHT, OPERAND_B));
-  return answer(result, 0);
-}
-#else
-/* pack(b, target, flags): panels of vx_panel columns, each k lines; columns past the last are left as they are. */
-EXPORT int __tvm_ffi_pack(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  matrix b;
-  const DLTensor *t;
-  char *room;
-  int refused;
-  if ((refused = read_matrix(&args[0], OPERAND_B, &vx_factor, &b)) ||
-      (refused = read_elements(&args[1], OPERAND_OUT, 1, 1, &vx_packed, &t, &room)))
-    return answer(result, refused);
-  int col_b = !!(args[2].v_int64 & TRANSPOSE_B) ^ b.is_transposed;
-  int64_t n = col_b ? b.rows : b.columns, k = col_b ? b.columns : b.rows;
-  if (t->shape[0] != packed_room(n, k)) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
-#if VX_WORDS
-  (col_b ? vortex_words_turn : vortex_words_interleave)(b.data, room, k, n, b.stride, vx_panel, vx_panel * vx_packed_lines(k));
-#else
-  const float *source = (const float *)b.data;
-  float *target = (float *)room;
-  int64_t whole = col_b ? 0 : n / vx_panel;
-  for (int64_t i = 0; i < k && whole; i++)
-    vortex_copy(source + i * b.stride, target + i * vx_panel, whole, vx_panel, vx_panel, vx_panel * k);
-  for (int64_t first = whole * vx_panel; first < n; first += vx_panel) {
-    int64_t width = n - first < vx_panel ? n - first : vx_panel;
-    if (col_b)
-      vortex_transpose(source + first * b.stride, target + first * k, k, width, b.stride, vx_panel);
-    else
-      vortex_copy(source + first, target + first * k, k, width, b.stride, vx_panel);
-  }
-#endif
-  return answer(result, 0);
-}
-#endif
-
-static vx_call shape_only(const TVMFFIAny *args) {
-  return (vx_call){.m = args[0].v_int64, .n = args[1].v_int64, .k = args[2].v_int64, .lda = args[3].v_int64,
-                   .ldb = args[4].v_int64, .transpose_a = (int32_t)args[5].v_int64,
-                   .transpose_b = (int32_t)args[6].v_int64, .packed = (int32_t)args[7].v_int64};
-}
-
-/* select(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads) -> strategy + grid_m 2^16 + grid_n 2^32 + splits 2^48 */
-EXPORT int __tvm_ffi_select(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_call call = shape_only(args);
-  vx_plan plan = vx_select(&call, args[8].v_int64);
-  return answer(result, plan.strategy | plan.grid_m << 16 | plan.grid_n << 32 | plan.splits << 48);
-}
-
-/* regions(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads, place) -> how many regions the call is cut into, then the
- * pattern, then the fields of each up to its grid. */
-EXPORT int __tvm_ffi_regions(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_call call = shape_only(args);
-  vx_polymer polymer;
-  vx_choose(&call, args[8].v_int64, &polymer);
-  int64_t place = args[9].v_int64, r = (place - 2) / REGION_FIELDS;
-  if (place < 1 || polymer.count == 0) return answer(result, polymer.count);
-  if (place == 1) return answer(result, polymer.pattern);
-  if (r >= polymer.count) return answer(result, 0);
-  const vx_region *region = &polymer.regions[r];
-  const int64_t fields[REGION_FIELDS] = {region->row,      region->column, region->rows,  region->columns,
-                                         region->strategy, region->grid_m, region->grid_n};
-  return answer(result, fields[(place - 2) % REGION_FIELDS]);
-}
-
-/* polymerizing(on): whether calls may be cut into regions, of all callers of this library. */
-EXPORT int __tvm_ffi_polymerizing(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_set_polymerizing((int)args[0].v_int64);
-  return answer(result, 0);
-}
-
-/* time_selection(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads, repeats) -> nanoseconds in all */
-EXPORT int __tvm_ffi_time_selection(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_call call = shape_only(args);
-  return answer(result, (int64_t)(1e9 * vx_time_selection(&call, args[8].v_int64, args[9].v_int64)));
 }

@@ -20,6 +20,15 @@ static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
   return rows > s->rows ? rows : s->rows;
 }
 
+static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
+
+/* Steps of k that a tile of L1 takes: of an operand that is read as it lies, a step a row, and whose rows crowd few sets of L2, as many as
+ * stay there for the next tile. As the cost has it. */
+static int64_t tile_depth(const vx_strategy *s, const vx_call *call) {
+  int crowded = (!s->pack_b && !call->packed && crowds(call->ldb)) || (!s->pack_a && call->transpose_a && crowds(call->lda));
+  return crowded ? smaller(s->tile_k, vx_crowded_rows) : s->tile_k;
+}
+
 /* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
 static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m, int64_t tile) {
   if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;
@@ -151,7 +160,7 @@ vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan) {
               : s->streamed ? vx_streamed_nest
                             : vx_nests[work.call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work.call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
-  work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
+  work.tile_k = smaller(tile_depth(s, &work.call), depth > 0 ? depth : 1);
   work.rows_per_task = quotient_up(work.call.m, plan->grid_m);
   work.columns_per_task = quotient_up(column_units, plan->grid_n) * width;
   return work;

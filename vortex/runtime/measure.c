@@ -56,22 +56,6 @@ int vx_time_load(int32_t stage, int64_t rows, int64_t width, int64_t stride, int
   return failed;
 }
 
-/* Seconds per byte of B when one row tile walks `panels` panels of it, rows `stride` elements apart. */
-int vx_time_stream(int32_t vectors, int64_t depth, int64_t stride, int64_t panels, int64_t repetitions, double *times) {
-  int64_t lanes = vx_measured_lanes(), width = vectors * lanes;
-  int packed = stride == width;
-  float *a = filled((size_t)depth), *b = filled((size_t)(packed ? depth * width * panels : depth * stride)), *c = filled((size_t)width);
-  int failed = !a || !b || !c;
-  for (int64_t r = -1; !failed && r < repetitions; r++) {
-    double start = seconds();
-    for (int64_t p = 0; p < panels; p++)
-      vx_l0_layouts()[0](1, vectors, a, b + (packed ? p * depth * width : p * width), c, depth, depth, stride, width, (int32_t)lanes, 0);
-    if (r >= 0) times[r] = (seconds() - start) / (sizeof(float) * depth * width * panels);
-  }
-  free(a), free(b), free(c);
-  return failed;
-}
-
 static void spin(void *context, int64_t index) {
   double until = seconds() + *(double *)context;
   while (seconds() < until) {

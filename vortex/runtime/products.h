@@ -19,6 +19,15 @@ enum {
   BAD_ZERO
 };
 
+static inline int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
+  const DLTensor *t;
+  int refused = read_elements(value, operand, 2, 2, type, &t, &out->data);
+  if (refused) return refused;
+  out->item_bytes = type->bits / 8;
+  return lay_out(t, out) ? 0 : REFUSE(BAD_STRIDES, operand);
+}
+
+
 /* What A is read as: signed bytes may also come unsigned, as the instruction takes them. */
 static inline const vx_operand *type_of_a(const TVMFFIAny *value, int32_t *flip) {
   static const vx_operand bytes = {kDLUInt, 8, VX_PER_ELEMENT};

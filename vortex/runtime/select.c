@@ -18,8 +18,8 @@ void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n,
   float totals[VX_PRICED];
   const vx_call *call = q->call;
   vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
-               q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->spacing_b_l2, q->drift_a,
-               q->drift_b, (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a,
+               q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
+               (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a,
                q->items_b, q->others);
   for (int64_t s = 0; s < vx_strategy_count; s++)
     if (totals[s] < best->seconds && (dot == VX_ANY_FAMILY || vx_strategies[s].dot == dot))
@@ -72,7 +72,6 @@ vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t 
                        !call->packed && call->transpose_b,
                        (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
                        (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
-                       (float)greatest_divisor(in_words(call->ldb) * 4, vx_l2_span),
                        (float)drift(in_words(call->lda) * 4, vx_l1_span),
                        (float)drift(in_words(call->ldb) * 4, vx_l1_span),
                        0.0f};

@@ -8,7 +8,7 @@
 typedef struct {
   const vx_call *call;
   int64_t batch;
-  float items_a, items_b, plain, transposed, spacing_a, spacing_b, spacing_b_l2, drift_a, drift_b, others;
+  float items_a, items_b, plain, transposed, spacing_a, spacing_b, drift_a, drift_b, others;
 } vx_question;
 
 typedef struct {

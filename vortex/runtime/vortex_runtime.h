@@ -216,10 +216,11 @@ extern const int64_t vx_dot_passes;    /* rows for each column from which on col
 extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
-extern const int64_t vx_l2_span;
 extern const int64_t vx_l3_bytes;      /* of operands that the outermost cache keeps */
 extern const int64_t vx_outer_bytes;   /* all of it */
 extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a product narrower than one */
+extern const int64_t vx_crowded_span;  /* bytes; rows a multiple of them apart crowd few sets of the caches, */
+extern const int64_t vx_crowded_rows;  /* and so many of them stay in L2 */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
@@ -227,8 +228,8 @@ extern const float vx_columns[], vx_slopes[];
 
 /* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
-                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float spacing_b_l2,
-                  float drift_a, float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
+                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float drift_a,
+                  float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
                   float items_a, float items_b, float others);
 
 /* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
