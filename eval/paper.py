@@ -3,7 +3,8 @@
 Each result leaves NAME.jsonl (one line a case, with machine, commit and time), NAME.md and NAME.png in --out. What is
 there is not measured again: a run that was stopped goes on. With --minutes the time is shared out among the results,
 and each runs as many cases as its share allows, spread evenly over all; the page says how many. --docs writes the
-summary of all results, losing cases first, into docs/performance.md.
+summary of all results, losing cases first, into docs/performance.md (of those not in --out it keeps what stands there),
+and what table5 comes to into README.md as well.
 
 Exit codes: 0 done (or out of time: run again), 2 wrong usage, 3 the machine was busy, 4 a result could not be measured.
 """
@@ -17,11 +18,11 @@ from pathlib import Path
 from eval import machine
 from eval.commands import command
 from eval.process import ROOT
-from eval.reproduce import summary
+from eval.reproduce import headline, summary
 from eval.reproduce.pages import write
 from eval.reproduce.registry import RESULTS, result
 from eval.reproduce.result import Options, Result
-from eval.reproduce.run import measure, minutes, state, states_of
+from eval.reproduce.run import lines_of, measure, minutes, state, states_of
 from eval.suites import CONV_SUITES, MAIN_SUITES
 
 
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--smoke", action="store_true", help="small cases, short measurements, also on a busy machine")
     top.add_argument("--fresh", action="store_true", help="forget what was measured of these results")
     top.add_argument("--draw", action="store_true", help="measure nothing: pages and pictures of what there is")
-    top.add_argument("--docs", action="store_true", help="write the summary into docs/performance.md")
+    top.add_argument("--docs", action="store_true", help="write the summary into docs/performance.md and README.md")
     top.add_argument("--library", help="a saved library of products instead of vortex.compile()")
     top.add_argument("--inputs", type=int, help="of each network of fig13, spread evenly (default: all)")
     suites = (*MAIN_SUITES, *CONV_SUITES)
@@ -125,7 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{folder / found.name}.md: {told}")
     if asked.docs:
         summary.write(ROOT / "docs", folder, options)
-        print("docs/performance.md: the summary of all results")
+        if lines := lines_of(result("table5"), folder):
+            headline.write((ROOT / "README.md", ROOT / "docs" / "performance.md"), lines)
+        print("docs/performance.md: the summary of all results, and with table5 the table it and README.md open with")
     for text in failed:
         tell(f"not finished: {text}")
     return status or (4 if failed else 0)

@@ -14,9 +14,11 @@ pytest.importorskip("psutil")
 from eval import machine, paper, plans
 from eval.operands import WrongResultError
 from eval.oracle import Trial
+from eval.process import ROOT
 from eval.reproduce import (
     analyzers,
     backends,
+    headline,
     methods,
     overheads,
     pages,
@@ -185,6 +187,18 @@ class TestSummary:
         assert told.index("##### slow ones") < told.index("sum 3") < told.index("eval.paper one")
         assert (docs / "performance" / "paper-two.png").is_file()
 
+    def test_what_was_measured_elsewhere_stays(self, docs: Path, tmp_path: Path):
+        for name in ("two", "one"):
+            (tmp_path / name).mkdir()
+            run.measure(fake(len(name), name=name), OPTIONS, tmp_path / name, float("inf"), quiet)
+            summary.write(docs, tmp_path / name, OPTIONS)
+        again = (docs / "performance.md").read_text()
+        summary.write(docs, tmp_path / "two", OPTIONS)
+        told = (docs / "performance.md").read_text()
+        assert told == again and "Not measured" not in told
+        assert told.count("#### one") == told.count("#### two") == 1  # what each loses
+        assert told.index("### one: a title") < told.index("### two: a title") and told.count("sum 3") == 2
+
     def test_a_page_without_markers_is_refused(self, docs: Path, tmp_path: Path):
         (docs / "performance.md").write_text("no markers")
         with pytest.raises(ValueError, match="paper:begin"):
@@ -193,6 +207,54 @@ class TestSummary:
     def test_the_real_page_has_the_markers(self):
         text = (Path(__file__).resolve().parent.parent / "docs" / "performance.md").read_text()
         assert text.count(summary.BEGIN) == text.count(summary.END) == 1
+
+
+class TestHeadline:
+    def lines(self) -> list[dict]:
+        def row(system: str, seconds: float, threads: int, error: str | None = None) -> dict:
+            shape = {
+                "suite": "s",
+                "m": 256,
+                "n": 256,
+                "k": 256,
+                "flops": 33_554_432,
+                "mode": "warm",
+                "threads": threads,
+            }
+            timed = {"spread": 0.04, "roofline_share": 1e-3 / seconds, "peak_flops_per_s": 1e11, "gflops": 1.0}
+            return {"id": "s/0", "system": system, "seconds": seconds, "error": error, **shape, **timed}
+
+        ours = {"vortex": 1e-3, "mkl": 2e-3, "onednn": 1.5e-3, "vortex_packed": 2e-3, "onnxruntime": 1e-3}
+        return [
+            measured(threads, "s/0", [row(system, seconds / threads, threads) for system, seconds in ours.items()])
+            for threads in (1, 2)
+        ]
+
+    def test_it_compares_like_with_like(self):
+        table = headline.headline(self.lines())
+        assert (
+            "| Vortex over | unpacked, 1 thread | unpacked, 2 threads | packed, 1 thread | packed, 2 threads |" in table
+        )
+        assert "| oneDNN, plain weights | 1.50 (worst 1.50) | 1.50 (worst 1.50) | 0.75 (worst 0.75) | 0.75" in table
+        assert "| ONNX Runtime, packed weights | - | - | 0.50 (worst 0.50) | 0.50 (worst 0.50) |" in table
+        assert "| not slower than MKL, within 2 % | 100% | 100% | 100% | 100% |" in table
+        assert "| share of the roofline over 10 MFLOP | 1.00 | 2.00 | 0.50 | 1.00 |" in table
+        assert "at commit c, 2026-01-01; 1 products on 1 thread, FMA peak 100 to 100 GFLOP/s" in table
+
+    def test_it_stands_between_its_markers(self, tmp_path: Path):
+        page = tmp_path / "page.md"
+        page.write_text(f"before\n{headline.BEGIN}\nold\n{headline.END}\nafter\n")
+        headline.write([page], self.lines())
+        told = page.read_text()
+        assert told.startswith("before\n") and told.endswith("after\n") and "old" not in told and "1.50" in told
+        page.write_text("no markers")
+        with pytest.raises(ValueError, match="headline:begin"):
+            headline.write([page], self.lines())
+
+    @pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
+    def test_the_real_pages_have_the_markers(self, name: str):
+        text = (ROOT / name).read_text()
+        assert headline.BEGIN in text and headline.END in text
 
 
 class TestCommand:
