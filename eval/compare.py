@@ -11,6 +11,8 @@ from eval.stats import Speedup, deciles, geometric_mean, speedup
 
 BEST = "best of all"
 MKL_EITHER = "mkl (better of both)"
+LARGE = 10_000_000
+"""Flops from which a case counts for the share of the roofline that is aimed at."""
 Setting = tuple[int, str]  # threads, mode
 
 
@@ -138,7 +140,7 @@ def roofline(table: Table) -> str:
         lines = [row[system] for row in table.lines.values() if system in row and row[system]["error"] is None]
         if not lines:
             continue
-        large = [line for line in lines if line["flops"] > 10_000_000]
+        large = [line for line in lines if line["flops"] > LARGE]
         means = [
             f"{geometric_mean(line['roofline_share'] for line in some):.3f}" if some else "-" for some in (lines, large)
         ]

@@ -74,9 +74,8 @@ def run_all(results: Sequence[Result], options: Options, folder: Path, seconds: 
         name, share = next(iter(given.items()))
         tell(f"{name}: {minutes(share)}; with all that follow: {minutes(sum(given.values()))}")
         found = waiting.pop(name)
-        stop = (
-            time.monotonic() + share if waiting and left < float("inf") else end
-        )  # the last has what is left: a need is a guess
+        # The last one has all that is left: what it needs is a guess.
+        stop = time.monotonic() + share if waiting and left < float("inf") else end
         try:
             measure(found, options, folder, stop, tell)
         except machine.BusyError:

@@ -4,13 +4,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eval.compare import BEST, Table, baselines, markdown, pairs, tables
+from eval.compare import BEST, LARGE, Table, baselines, markdown, pairs, tables
 from eval.records import Line
 from eval.stats import geometric_mean, speedup
 
 BEGIN, END = "<!-- headline:begin, written by `python -m eval.paper table5 --draw --docs` -->", "<!-- headline:end -->"
-LARGE = 10_000_000
-"""Flops from which a case counts for the share of the roofline."""
 PEERS = {
     "mkl": "MKL (`torch.mm`)",
     "onednn": "oneDNN, plain weights",
