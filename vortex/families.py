@@ -5,6 +5,7 @@ from __future__ import annotations
 from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, exposed, latency, reading
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
+from vortex.tasks import Task, part
 
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
@@ -26,11 +27,6 @@ HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
-
-
-def part(ops: Arithmetic, p: Problem) -> Value:
-    """The share of k of one task."""
-    return ops.ceil(p.k / p.splits - EPSILON)
 
 
 def straddled(ops: Arithmetic, rates: Rates, spacing: Value) -> Value:
@@ -82,38 +78,28 @@ def dot_products(
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
 
-def held_rows(
-    ops: Arithmetic,
-    rates: Rates,
-    s: Strategies,
-    rows: Value,
-    columns: Value,
-    panels: Value,
-    k: Value,
-    steps: Value,
-    stream: Value,
-    waits: Value,
-) -> Value:
+def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value, waits: Value) -> Value:
     """Seconds of one task of the held family, which streams what it touches in `stream`.
 
     `waits` are what is seen of the latencies of its lines. The rows that are left over go one by one, each multiply-add
     after the one before; what else is in flight are the next ones.
     """
-    left = rows - ops.floor(rows * s.per_row + EPSILON) * s.rows
+    left = t.rows - ops.floor(t.rows * s.per_row + EPSILON) * s.rows
     alone = (rates.latency_issues / rates.window) * (k + HELD_BEGIN)
-    waiting = rows + left * ops.most(alone - 1.0, 0.0)
-    strided = ops.where(columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)  # no set of L1 has room for C
-    last = columns - (panels - 1.0) * rates.lanes
+    waiting = t.rows + left * ops.most(alone - 1.0, 0.0)
+    # Of longer rows no set of L1 has room for C.
+    strided = ops.where(t.columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)
+    last = t.columns - (t.panels - 1.0) * rates.lanes
     narrow = ops.where(last + last <= rates.lanes + 0.5, rates.held_narrow, rates.held_step)
-    multiplying = k * rates.multiply_add * ((panels - 1.0) * rates.held_step + narrow) * waiting
-    body = steps * (ops.most(rates.held_row, strided) * rows)
-    rounds = ops.ceil(rows / s.tile_m - EPSILON) * (steps * rates.held_enter + k * rates.held_load)
-    compute = ops.name("held_compute", multiplying + panels * (body + rounds))
+    multiplying = k * rates.multiply_add * ((t.panels - 1.0) * rates.held_step + narrow) * waiting
+    body = t.steps * (ops.most(rates.held_row, strided) * t.rows)
+    rounds = ops.ceil(t.rows / s.tile_m - EPSILON) * (t.steps * rates.held_enter + k * rates.held_load)
+    compute = ops.name("held_compute", multiplying + t.panels * (body + rounds))
     # A passes again for each vector of columns, and C for each step of k: out of L2 if L1 has no room for a round.
     # Shorter ones, which a grid makes, were no faster.
-    from_a = ops.where(FLOAT * k * s.tile_m <= rates.l1_bytes, 0.0, (panels - 1.0) * FLOAT * k * rows)
+    from_a = ops.where(FLOAT * k * s.tile_m <= rates.l1_bytes, 0.0, (t.panels - 1.0) * FLOAT * k * t.rows)
     in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * s.tile_m
-    from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (steps - 1.0) * panels * rates.line_bytes * rows)
+    from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (t.steps - 1.0) * t.panels * rates.line_bytes * t.rows)
     again = (from_a + from_c) * rates.l2_byte
     return compute + exposed(ops, stream, compute) + waits + again
 
@@ -123,20 +109,18 @@ def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Va
     return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)
 
 
-def streamed_rows(
-    ops: Arithmetic, rates: Rates, s: Strategies, rows: Value, columns: Value, k: Value, steps: Value, stream: Value
-) -> Value:
+def streamed_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value) -> Value:
     """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
 
     What B takes to come and what is done with it add up: a core waits for the lines of the rows that it has begun.
     """
-    passes = ops.ceil(rows * s.per_row - EPSILON)
-    vectors = ops.name("streamed_vectors", ops.ceil(columns * (s.vectors * s.per_width) - EPSILON))
-    issued = vectors * ops.most(rows, STREAMED_LOADS * passes)
+    passes = ops.ceil(t.rows * s.per_row - EPSILON)
+    vectors = ops.name("streamed_vectors", ops.ceil(t.columns * (s.vectors * s.per_width) - EPSILON))
+    issued = vectors * ops.most(t.rows, STREAMED_LOADS * passes)
     body = k * rates.multiply_add * ops.most(issued, rates.latency_issues)
-    sums = vectors * steps * rows * (STREAMED_SUMS * rates.multiply_add)
-    again = (passes - 1.0) * FLOAT * k * columns * rates.l2_byte
-    return body + sums + steps * passes * rates.tile_enter + again + stream
+    sums = vectors * t.steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
+    again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
+    return body + sums + t.steps * passes * rates.tile_enter + again + stream
 
 
 def streamed_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:

@@ -11,8 +11,9 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
-from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch, fetch_dense
+from vortex.codegen.cpu_load import COPY_SYMBOL
+from vortex.codegen.cpu_pack import copy_b, transpose_b
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -40,8 +41,6 @@ AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
 QUICK = 5
 """Rows of a tile that is over with a step of k before L2 has brought the next one: 8 cycles for 4 x 4 vectors."""
-COPIED_AHEAD = 4096
-"""Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -85,6 +84,73 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     def through_memory(finish: Any) -> Any:
         return finish != 2 if finishes else True
 
+    @T.inline
+    def l0(
+        of_a: Any,
+        of_b: Any,
+        of_c: Any,
+        height: Any,
+        wide: Any,
+        kb: Any,
+        step: Any,
+        apart: Any,
+        ldc: Any,
+        how: Any,
+        coming: Any,
+        every: Any,
+        finish: Any,
+        store: Any,
+        row: Any,
+        column: Any,
+    ) -> None:
+        """A register tile, and the store stage of it from `row` and `column` of C on, unless `finish` is 0."""
+        vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+        last: T.let[T.int32] = T.Cast("int32", wide - (vecs - 1) * lanes)
+        if finishes:  # noqa: SIM102
+            if finish == 2:
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        FINISH_SYMBOL,
+                        T.Cast("int32", height),
+                        T.Cast("int32", vecs),
+                        of_a,
+                        of_b,
+                        kb,
+                        step,
+                        apart,
+                        last,
+                        coming,
+                        every,
+                        store,
+                        row,
+                        column,
+                    )
+                )
+        if through_memory(finish):
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    compute,
+                    T.Cast("int32", height),
+                    T.Cast("int32", vecs),
+                    of_a,
+                    of_b,
+                    of_c,
+                    kb,
+                    step,
+                    apart,
+                    ldc,
+                    last,
+                    how,
+                    coming,
+                    every,
+                )
+            )
+            if stores:  # noqa: SIM102
+                if finish != 0:
+                    T.evaluate(T.call_extern("int32", STORE_SYMBOL, store, of_c, ldc, row, column, height, wide))
+
     @T.prim_func(s_tir=True)
     def l1(
         a: T.handle,
@@ -125,57 +191,15 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
                 begun: T.let[T.int32] = T.Select(po > 0, T.int32(ADDS), T.bitwise_and(how, ADDS))
+                finishing: T.let[T.int32] = T.Select(p0 + kb == k, finish, T.int32(0))
                 ended: T.let[T.int32] = T.Select(p0 + kb == k, T.bitwise_and(how, STREAMS), T.int32(0))
                 # Of a packed panel, no wider than its columns: what is between its rows would take up sets of L1.
                 row: T.let[T.int64] = T.min(width, T.truncdiv(nb + lanes - 1, lanes) * lanes)
                 stride: T.let[T.int64] = row * (kb + 1)  # one row more: panels do not start in the same cache sets
                 if stage.pack_b == "copy":
-                    # Row by row over all panels: B is read as it lies in memory, not in runs one panel wide.
-                    whole: T.let[T.int64] = T.truncdiv(nb, width)
-                    lead: T.let[T.int64] = T.truncdiv(COPIED_AHEAD, nb) + 1
-                    for p in T.serial(kb):
-                        for q in T.serial(T.truncdiv(nb + LINE - 1, LINE)):
-                            T.evaluate(fetch(T.address_of(B[(p0 + p + lead) * ldb + j0 + q * LINE]), cache=2))
-                        T.evaluate(
-                            T.call_extern(
-                                "int32",
-                                COPY_SYMBOL,
-                                T.address_of(B[(p0 + p) * ldb + j0]),
-                                T.address_of(SB[p * row]),
-                                whole,
-                                width,
-                                width,
-                                stride,
-                            )
-                        )
-                        if whole < panels:
-                            T.evaluate(
-                                T.call_extern(
-                                    "int32",
-                                    COPY_SYMBOL,
-                                    T.address_of(B[(p0 + p) * ldb + j0 + whole * width]),
-                                    T.address_of(SB[whole * stride + p * row]),
-                                    T.int64(1),
-                                    nb - whole * width,
-                                    width,
-                                    width,
-                                )
-                            )
+                    copy_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
                 if stage.pack_b == "transpose":
-                    for t in T.serial(panels):
-                        j: T.let[T.int64] = j0 + t * width
-                        T.evaluate(
-                            T.call_extern(
-                                "int32",
-                                TRANSPOSE_SYMBOL,
-                                T.address_of(B[j * ldb + p0]),
-                                T.address_of(SB[t * stride]),
-                                kb,
-                                T.min(width, j0 + nb - j),
-                                ldb,
-                                row,
-                            )
-                        )
+                    transpose_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
                 for io in T.serial(T.truncdiv(m + tile_m - 1, tile_m)):
                     i0: T.let[T.int64] = io * tile_m
                     mb: T.let[T.int64] = T.min(tile_m, m - i0)
@@ -206,7 +230,6 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             u: T.let[T.int64] = x if rows_first else y
                             j: T.let[T.int64] = j0 + t * width
                             wide: T.let[T.int64] = T.min(width, j0 + nb - j)
-                            vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                             i: T.let[T.int64] = u * low + T.min(u, extra)
                             height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
                             origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
@@ -254,64 +277,26 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             )
                             often: T.let[T.int64] = T.max(T.truncdiv(apart * asking + height // 2, height), T.int64(1))
                             every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), sharing))
-                            if finishes:  # noqa: SIM102
-                                if finish == 2:
-                                    T.evaluate(
-                                        T.call_extern(
-                                            "int32",
-                                            FINISH_SYMBOL,
-                                            T.Cast("int32", height),
-                                            T.Cast("int32", vecs),
-                                            T.address_of((SA if pack_a else A)[left]),
-                                            T.address_of((SB if pack_b else B)[right]),
-                                            kb,
-                                            step,
-                                            row if pack_b else ldb,
-                                            T.Cast("int32", wide - (vecs - 1) * lanes),
-                                            coming,
-                                            every,
-                                            store,
-                                            i0 + i,
-                                            j,
-                                        )
-                                    )
-                            if through_memory(finish):
-                                place: T.let[T.int64] = (
-                                    T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
-                                )
-                                T.evaluate(
-                                    T.call_extern(
-                                        "int32",
-                                        compute,
-                                        T.Cast("int32", height),
-                                        T.Cast("int32", vecs),
-                                        T.address_of((SA if pack_a else A)[left]),
-                                        T.address_of((SB if pack_b else B)[right]),
-                                        T.address_of(C[place]),
-                                        kb,
-                                        step,
-                                        row if pack_b else ldb,
-                                        ldc,
-                                        T.Cast("int32", wide - (vecs - 1) * lanes),
-                                        T.bitwise_or(begun, ended),
-                                        coming,
-                                        every,
-                                    )
-                                )
-                                if stores:  # noqa: SIM102
-                                    if finish != 0 and p0 + kb == k:
-                                        T.evaluate(
-                                            T.call_extern(
-                                                "int32",
-                                                STORE_SYMBOL,
-                                                store,
-                                                T.address_of(C[place]),
-                                                ldc,
-                                                i0 + i,
-                                                j,
-                                                height,
-                                                wide,
-                                            )
-                                        )
+                            place: T.let[T.int64] = (
+                                T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
+                            )
+                            l0(
+                                T.address_of((SA if pack_a else A)[left]),
+                                T.address_of((SB if pack_b else B)[right]),
+                                T.address_of(C[place]),
+                                height,
+                                wide,
+                                kb,
+                                step,
+                                row if pack_b else ldb,
+                                ldc,
+                                T.bitwise_or(begun, ended),
+                                coming,
+                                every,
+                                finishing,
+                                store,
+                                i0 + i,
+                                j,
+                            )
 
     return l1

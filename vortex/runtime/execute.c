@@ -82,65 +82,96 @@ static void turn_back(const float *tile, int64_t stride, float *c, int64_t ldc, 
     vortex_transpose(tile + row, c + row * ldc, smaller(vx_lanes, rows - row), columns, stride, ldc);
 }
 
-void vx_run_outer(void *context, int64_t index) {
-  vx_outer *work = context;
-  const vx_call *call = &work->call;
+/* What one task makes: rows and columns of C, or of its transpose where the product was turned over, from a part of k. */
+typedef struct {
+  vx_part part;
+  int64_t row, m, column, end, tile_m, tile_n;
+} block;
+
+static block block_of(const vx_outer *work, int64_t index) {
   const vx_strategy *s = work->strategy;
   int64_t blocks = work->grid_m * work->grid_n, at = index % blocks;
   int64_t row = at % work->grid_m * work->rows_per_task, column = at / work->grid_m * work->columns_per_task;
-  vx_part part = vx_part_of(work->whole, work->parts, work->splits, index / blocks);
-  int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
-  if (m <= 0 || column >= end) return;
-  int64_t width = s->vectors * vx_lanes;
-  int64_t tile_m = smaller(s->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
-  int64_t a_floats = s->pack_a ? rounded((tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
-  int64_t b_floats = s->pack_b ? (work->tile_k + 1) * tile_n : 0, c_floats = s->swap ? m * (tile_n + vx_lanes) : 0;
-  /* Of several parts, sums are finished when they are added up. */
-  int stores = vx_store_stage && work->splits == 1, apart = vx_apart && stores;
+  int64_t m = smaller(work->rows_per_task, work->call.m - row), end = smaller(column + work->columns_per_task, work->call.n);
+  return (block){vx_part_of(work->whole, work->parts, work->splits, index / blocks), row, m, column, end, smaller(s->tile_m, m),
+                 smaller(s->tile_n, rounded(end - column, s->vectors * vx_lanes))};
+}
+
+/* Where a task keeps what it packs, A before B; sums that do not lie in the output; and rows of C for the store stage. */
+typedef struct {
+  float *packed, *tile, *rows;
+  int64_t a_floats;
+} room;
+
+/* 1 if there is no memory. */
+static int make_room(const vx_outer *work, const block *at, int64_t tile_floats, int64_t row_floats, room *out) {
+  const vx_strategy *s = work->strategy;
+  int64_t a_floats = s->pack_a ? rounded((at->tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
+  int64_t packed = a_floats + (s->pack_b ? (work->tile_k + 1) * at->tile_n : 0), floats = packed + tile_floats + row_floats;
+  *out = (room){.a_floats = a_floats};
+  if (floats == 0) return 0;
+  if (!(out->packed = vx_scratch((size_t)floats * sizeof(float)))) return 1;
+  out->tile = out->packed + packed;
+  out->rows = out->tile + tile_floats;
+  return 0;
+}
+
+/* Of several parts, sums are finished when they are added up. */
+static int stores(const vx_outer *work) { return vx_store_stage && work->splits == 1; }
+
+/* A product as it is. 1 if there is no memory. */
+static int run_straight(const vx_outer *work, const block *at) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  const vx_part *part = &at->part;
   /* In one step of k, sums never touch the output: reading back what was just written to it would wait for memory. Either the store stage
    * is in the micro-kernel, or they lie in a tile of their own. */
-  int at_once = stores && !s->swap && work->tile_k >= call->k && !part.accumulate;
-  int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
-  if (at_once)
-    c_floats = vx_finishes && !call->transpose_a ? 0 : (s->held ? tile_m : tile_rows(s, end - column)) * (width + vx_lanes);
-  else if (apart && !s->swap)
-    c_floats = m * (tile_n + vx_lanes);
-  int64_t turned_floats = apart && s->swap ? vx_lanes * (m + vx_lanes) : 0;
-  float *scratch = NULL;
-  if (a_floats + b_floats + c_floats > 0) {
-    scratch = vx_scratch((size_t)(a_floats + b_floats + c_floats + turned_floats) * sizeof(float));
-    if (!scratch) {
-      atomic_store(&work->out_of_memory, 1);
-      return;
-    }
-  }
-  float *tile = scratch + a_floats + b_floats;
-  int64_t stride = tile_n + vx_lanes;
+  int at_once = stores(work) && work->tile_k >= call->k && !part->accumulate, apart = stores(work) && vx_apart && !at_once;
+  int64_t stride = (at_once ? s->vectors * vx_lanes : at->tile_n) + vx_lanes, tile_floats = apart ? at->m * stride : 0;
+  if (at_once && (!vx_finishes || call->transpose_a))
+    tile_floats = (s->held ? at->tile_m : tile_rows(s, at->end - at->column)) * stride;
+  room own;
+  if (make_room(work, at, tile_floats, 0, &own)) return 1;
   vx_store whole = vx_store_of(call);
-  whole.past = stores && !s->swap && vx_store_past && vx_overflows(call->outputs);
-  if (!s->swap) {
-    vx_store store = vx_store_from(&whole, row, 0);
-    if (at_once)
-      run_nest(work, &part, scratch, a_floats, row, m, column, end, tile, width + vx_lanes, &store, finish);
-    else if (!apart)
-      run_nest(work, &part, scratch, a_floats, row, m, column, end, part.c + row * part.ldc + column, part.ldc, &store, finish);
-    else /* partial sums of one strip of columns at a time */
-      for (; column < end; column += tile_n)
-        run_nest(work, &part, scratch, a_floats, row, m, column, smaller(column + tile_n, end), tile, stride, &store, finish);
-    if (whole.past) vx_publish();
-    return;
+  whole.past = stores(work) && vx_store_past && vx_overflows(call->outputs);
+  vx_store store = vx_store_from(&whole, at->row, 0);
+  int64_t strip = apart ? at->tile_n : at->end - at->column; /* partial sums of so many columns at a time */
+  int32_t finish = at_once ? VX_STORE_ONE_TILE : stores(work) ? VX_STORE_TILES : VX_STORE_NOTHING;
+  for (int64_t column = at->column; column < at->end; column += strip) {
+    float *sums = at_once || apart ? own.tile : part->c + at->row * part->ldc + column;
+    run_nest(work, part, own.packed, own.a_floats, at->row, at->m, column, smaller(column + strip, at->end), sums,
+             at_once || apart ? stride : part->ldc, &store, finish);
   }
-  /* The product was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. */
-  for (; column < end; column += tile_n) {
-    int64_t stop = smaller(column + tile_n, end);
-    float *target = part.c + column * part.ldc + row;
-    if (part.accumulate) vortex_transpose(target, tile, m, stop - column, part.ldc, stride);
-    run_nest(work, &part, scratch, a_floats, row, m, column, stop, tile, stride, &whole, VX_STORE_NOTHING);
-    if (stores)
-      store_turned(call, &whole, tile, stride, column, stop, row, m, tile + c_floats);
+  if (whole.past) vx_publish();
+  return 0;
+}
+
+/* One that was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. 1 if there is no memory. */
+static int run_turned(const vx_outer *work, const block *at) {
+  const vx_call *call = &work->call;
+  const vx_part *part = &at->part;
+  int64_t stride = at->tile_n + vx_lanes, m = at->m;
+  room own;
+  if (make_room(work, at, m * stride, vx_apart && stores(work) ? vx_lanes * (m + vx_lanes) : 0, &own)) return 1;
+  vx_store store = vx_store_of(call);
+  for (int64_t column = at->column; column < at->end; column += at->tile_n) {
+    int64_t stop = smaller(column + at->tile_n, at->end);
+    float *target = part->c + column * part->ldc + at->row;
+    if (part->accumulate) vortex_transpose(target, own.tile, m, stop - column, part->ldc, stride);
+    run_nest(work, part, own.packed, own.a_floats, at->row, m, column, stop, own.tile, stride, &store, VX_STORE_NOTHING);
+    if (stores(work))
+      store_turned(call, &store, own.tile, stride, column, stop, at->row, m, own.rows);
     else
-      turn_back(tile, stride, target, part.ldc, stop - column, m);
+      turn_back(own.tile, stride, target, part->ldc, stop - column, m);
   }
+  return 0;
+}
+
+void vx_run_outer(void *context, int64_t index) {
+  vx_outer *work = context;
+  block at = block_of(work, index);
+  if (at.m <= 0 || at.column >= at.end) return;
+  if (work->strategy->swap ? run_turned(work, &at) : run_straight(work, &at)) atomic_store(&work->out_of_memory, 1);
 }
 
 /* C^T = B^T A^T: the same call with the operands exchanged. */

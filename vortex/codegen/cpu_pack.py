@@ -1,0 +1,67 @@
+"""The load stage of a plain or transposed B at L1 of CPUs: a cache tile of it into panels of the CacheBuffer."""
+
+from typing import Any
+
+from tvm.script import tirx as T
+
+from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
+from vortex.codegen.cpu_tile import LINE, fetch
+
+COPIED_AHEAD = 4096
+"""Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
+
+
+@T.inline
+def copy_b(B: Any, SB: Any, ldb: Any, p0: Any, j0: Any, kb: Any, nb: Any, width: Any, row: Any, stride: Any) -> None:
+    """kb x nb elements of B from (p0, j0) on into panels `stride` apart: row by row over all of them, as B lies in
+    memory, not in runs one panel wide."""
+    whole: T.let[T.int64] = T.truncdiv(nb, width)
+    lead: T.let[T.int64] = T.truncdiv(COPIED_AHEAD, nb) + 1
+    for p in T.serial(kb):
+        for q in T.serial(T.truncdiv(nb + LINE - 1, LINE)):
+            T.evaluate(fetch(T.address_of(B[(p0 + p + lead) * ldb + j0 + q * LINE]), cache=2))
+        T.evaluate(
+            T.call_extern(
+                "int32",
+                COPY_SYMBOL,
+                T.address_of(B[(p0 + p) * ldb + j0]),
+                T.address_of(SB[p * row]),
+                whole,
+                width,
+                width,
+                stride,
+            )
+        )
+        if whole * width < nb:
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    COPY_SYMBOL,
+                    T.address_of(B[(p0 + p) * ldb + j0 + whole * width]),
+                    T.address_of(SB[whole * stride + p * row]),
+                    T.int64(1),
+                    nb - whole * width,
+                    width,
+                    width,
+                )
+            )
+
+
+@T.inline
+def transpose_b(
+    B: Any, SB: Any, ldb: Any, p0: Any, j0: Any, kb: Any, nb: Any, width: Any, row: Any, stride: Any
+) -> None:
+    """The same of a transposed B, panel by panel."""
+    for t in T.serial(T.truncdiv(nb + width - 1, width)):
+        T.evaluate(
+            T.call_extern(
+                "int32",
+                TRANSPOSE_SYMBOL,
+                T.address_of(B[(j0 + t * width) * ldb + p0]),
+                T.address_of(SB[t * stride]),
+                kb,
+                T.min(width, nb - t * width),
+                ldb,
+                row,
+            )
+        )

@@ -1,0 +1,157 @@
+"""What a task of L2 waits for beside its arithmetic: operands that come, come again, are packed, or collide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vortex.effects import FLOAT, Arithmetic, Value, exposed, reading
+from vortex.problem import Problem, Strategies
+from vortex.rates import FETCHED_AHEAD, Rates
+from vortex.tasks import Oriented, Supply, Task
+
+LONG_ROW = 512.0
+"""Elements of a row of A from which its pieces are far enough apart for the whole wait."""
+ROOM, MORE_ROOM = 0.42, 0.1
+"""Shares of L2: up to the first a panel of B leaves room for the next one, so much above it for nothing of it."""
+
+
+@dataclass(frozen=True)
+class LoadA:
+    """The rows of A of a register tile."""
+
+    exposed: Value
+    """Seconds seen of all tiles' first loads."""
+    first: Value
+    """Seconds of one tile's rows from where they live,"""
+    stalls: Value
+    """and of what waits for them behind no arithmetic."""
+    piece: Value
+    """Bytes of one step of k,"""
+    tile: Value
+    """and of all."""
+    unfollowed: Value
+    """Share of the rows that are more streams than hardware follows."""
+
+
+@dataclass(frozen=True)
+class LoadB:
+    """The panels of B."""
+
+    exposed: Value
+    """Seconds seen of their first loads, by each band of rows."""
+    first: Value
+    """Seconds of all panels from where they live."""
+    bytes: Value
+    panel: Value
+    """Bytes of one panel in a step of L1."""
+
+
+def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
+    """T_load(CacheBuffer): seconds in which operands are copied or transposed into it."""
+    copied = ops.where(o.transposed > 0.5, rates.transpose, rates.copy)
+    far = 1.0 + (1.0 - o.transposed) * 2.0 * rates.ahead / (FLOAT * ops.least(t.columns, s.tile_n))
+    filling = copied + FLOAT * (supply.byte * far + rates.l2_byte)
+    visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
+    staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
+    return s.pack_b * (o.k * t.columns * filling + visits + staged) + s.pack_a * t.rows * o.k * t.blocks * (
+        rates.copy + FLOAT * (supply.byte + rates.l2_byte)
+    )
+
+
+def loading_a(
+    ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task, supply: Supply, one: Value
+) -> LoadA:
+    """A as row tiles read it first, unless it is packed, behind the arithmetic of `one` tile."""
+    torn = ops.name(
+        "torn", ops.where(ops.most(t.depth * o.spacing_a, block_a(ops, s, t)) <= rates.l2_bytes, 0.0, t.loose_a)
+    )
+    piece = ops.name("piece", FLOAT * t.height + torn * ops.most(rates.line_bytes - FLOAT * t.height, 0.0))
+    tile = ops.name("tile_a", piece * o.k)
+    waiting = ops.name("waiting", supply.wait / rates.window)
+    used = ops.where(t.full > 0.5, s.vectors, t.rest)
+    issued = ops.name("issued", ((t.height + 1.0) * (used + 1.0) + 5.0) * o.k * waiting)
+    extra = ops.name("extra", ops.most(1.0 - rates.streams / t.height, 0.0))
+    jumps = (1.0 - s.swap) * torn * (o.spacing_a / rates.l1_span)
+    far_lines = rates.turned_leap * s.swap * t.loose_a * o.long_lines * ops.least(piece / rates.line_bytes, 1.0)
+    leaps = ops.where(t.depth * o.m > rates.l2_bytes, t.loose_a * rates.leap, 0.0)
+    first = ops.name("first_a", ops.most(tile * supply.byte, (ops.most(jumps, leaps) + far_lines) * issued))
+    # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows. Of
+    # longer rows the beginnings.
+    beginnings = ops.least(FETCHED_AHEAD / ops.most(p.k, 1.0), 1.0)
+    unasked = ops.most(1.0 - s.width / t.height, 0.0) * beginnings
+    unfollowed = ops.where(p.k <= FETCHED_AHEAD, 0.0, rates.unfollowed * extra)
+    stalls = ops.name("stalls", (1.0 - o.a_is_col) * ops.most(unasked, unfollowed) * issued)
+    gaps = ops.where(t.steps > 1.5, rates.piece * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)
+    pieces = (1.0 - o.a_is_col) * t.blocks * t.rows * t.steps * supply.wait * gaps
+    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
+    return LoadA(seen, first, stalls, piece, tile, extra)
+
+
+def block_a(ops: Arithmetic, s: Strategies, t: Task) -> Value:
+    """Bytes of A in a cache tile."""
+    return FLOAT * t.depth * ops.least(t.rows, s.tile_m)
+
+
+def loading_b(
+    ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task, supply: Supply, across: Value
+) -> LoadB:
+    """B as each band of rows has it come, unless it is packed, behind the arithmetic of a tile in every panel."""
+    size = rates.bytes_b * o.k * t.columns
+    panel = rates.bytes_b * t.depth * ops.least(t.columns, s.width)
+    torn = ops.name("torn_b", t.loose * (o.long_lines * ((1.0 - s.swap) * t.panels)) * o.k * supply.wait)
+    # What was asked for ahead is gone where L2 has no room for it beside the panel that is read.
+    overtaken = ops.where(t.panels > 1.5, t.loose * rates.overtaken, 0.0)
+    filled = ops.most(panel * (1.0 / (MORE_ROOM * rates.l2_bytes)) - ROOM / MORE_ROOM, 0.0)
+    gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
+    # The second band of rows of A finds B in the outermost cache, if there is room.
+    known = ops.where(size * p.active <= rates.l3_bytes, supply.outer, supply.byte)
+    stretch = size * (1.0 + rates.short_runs * t.loose + gone)
+    first = ops.name("first_b", stretch * supply.byte + rates.row_piece * torn)
+    second = stretch * known + rates.row_piece * torn
+    # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
+    further = ops.where(2.0 * panel <= rates.l2_bytes, (1.0 - s.rows_first) * (t.tiles / t.bands - 1.0), 0.0)
+    covered = ops.name("covered", across * (1.0 + rates.covered * further))
+    arriving = exposed(ops, first, covered) + (t.bands - 1.0) * exposed(ops, second, covered)
+    seen = (1.0 - s.pack_b) * (arriving + t.bands * rates.row_start * torn)
+    return LoadB(seen, first, size, panel)
+
+
+def reloading(
+    ops: Arithmetic,
+    rates: Rates,
+    s: Strategies,
+    p: Problem,
+    o: Oriented,
+    t: Task,
+    supply: Supply,
+    a: LoadA,
+    b: LoadB,
+    one: Value,
+    across: Value,
+    written: Value,
+) -> Value:
+    """A again for every panel after the first, B for every tile after a band's first; `written` bytes of C pass too."""
+    run = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(t.columns, s.tile_n), FLOAT * s.width))
+    swell_l1 = 1.0 + t.loose * ops.most(o.spacing_b / run - 1.0, 0.0)
+    reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(ops, s, t))
+    again_a = reading(ops, rates, reused_a, reused_a, a.tile * rates.l2_byte, a.first)
+    block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
+    reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
+    # What L2 dropped is still in the outermost cache, if there is room.
+    dropped = ops.where(reused_b * p.active <= rates.l3_bytes, b.bytes * supply.outer, b.first)
+    again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * rates.l2_byte, dropped)
+    seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped)
+    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, a.stalls + rates.shared_stream * (a.tile * supply.byte))
+    # C passes through L2 beside what the next row tile reads of B again.
+    passing = ops.most(exposed(ops, again_b + written * supply.byte / t.tiles, across), seen_b)
+    return (
+        t.tiles * (t.panels - 1.0) * (exposed(ops, again_a, one) + seen_a) + ops.most(t.tiles - t.bands, 0.0) * passing
+    )
+
+
+def conflicting(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, one: Value) -> Value:
+    """Rows of A that start in few sets of L1 and push each other out, behind the arithmetic of `one` tile."""
+    nearby = ops.least(t.height, rates.line_bytes / ops.most(o.drift_a, 1.0))
+    lines = ops.most(t.height * (o.spacing_a / rates.l1_span), nearby) * (1.0 - o.a_is_col) * (1.0 - s.pack_a)
+    missed = ops.where(lines > rates.l1_ways, t.height * o.k * rates.line_bytes * rates.l2_byte, 0.0)
+    return t.tiles * t.panels * exposed(ops, missed, one)

@@ -1,0 +1,142 @@
+"""What one task of L2 computes, strategy by strategy: the call as it sees it, and its grid of register tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, latency, source_byte
+from vortex.problem import Problem, Strategies
+from vortex.rates import Rates
+
+LONG_LINE = 2048.0
+"""Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
+
+
+@dataclass(frozen=True)
+class Oriented:
+    """The call as a strategy computes it: where the product is turned over, A and B have changed places."""
+
+    m: Value
+    n: Value
+    k: Value
+    """Of one part, where k is split."""
+    a_is_col: Value
+    plain: Value
+    transposed: Value
+    prepacked: Value
+    spacing_a: Value
+    spacing_b: Value
+    drift_a: Value
+    long_lines: Value
+    """1 where rows of as many columns as C has are long."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """`rows` x `columns` of C over the whole depth in a grid of `tiles` x `panels` register tiles."""
+
+    rows: Value
+    columns: Value
+    full: Value
+    """Panels of all their vectors,"""
+    rest: Value
+    """and vectors of a last one that has fewer."""
+    panels: Value
+    tiles: Value
+    height: Value
+    """Rows of a tile, in the mean."""
+    bands: Value
+    """Cache tiles of rows, each of which has all of B come,"""
+    blocks: Value
+    """and of columns, each of which has all of A come."""
+    depth: Value
+    """Steps of k that L1 takes at a time,"""
+    steps: Value
+    """and how often it does."""
+    loose: Value
+    """1 where B is read as it lies, neither packed before nor by this task."""
+    loose_a: Value
+    """1 where a transposed A is."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """How operands come that a call finds warm."""
+
+    footprint: Value
+    """Bytes of all that the call touches."""
+    byte: Value
+    """Seconds for each of them, from where they live;"""
+    outer: Value
+    """from the outermost cache, if it has them."""
+    wait: Value
+    """Seconds until a line is there."""
+
+
+def part(ops: Arithmetic, p: Problem) -> Value:
+    """The share of k of one task."""
+    return ops.ceil(p.k / p.splits - EPSILON)
+
+
+def oriented(ops: Arithmetic, s: Strategies, p: Problem) -> Oriented:
+    turned = s.swap > 0.5
+    return Oriented(
+        k=ops.name("k", part(ops, p)),
+        m=ops.name("m", ops.where(turned, p.n, p.m)),
+        n=ops.name("n", ops.where(turned, p.m, p.n)),
+        transposed=ops.name("transposed", ops.where(turned, 1.0 - p.a_is_col, p.transposed)),
+        plain=ops.where(turned, p.a_is_col - p.prepacked, p.plain),
+        prepacked=ops.where(turned, 0.0, p.prepacked),
+        a_is_col=ops.name("a_is_col", ops.where(turned, 1.0 - p.transposed, p.a_is_col)),
+        spacing_a=ops.name("spacing_a", ops.where(turned, p.spacing_b, p.spacing_a)),
+        spacing_b=ops.name("spacing_b", ops.where(turned, p.spacing_a, p.spacing_b)),
+        drift_a=ops.where(turned, p.drift_b, p.drift_a),
+        long_lines=ops.name("long_lines", ops.where(FLOAT * p.n > LONG_LINE - 0.5, 1.0, 0.0)),
+    )
+
+
+def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented) -> Task:
+    """The first of the tasks of a grid, which has as much to do as any."""
+    rows = ops.name("rows", ops.ceil(o.m / p.grid_m - EPSILON))
+    units = ops.ceil(o.n * s.per_width - EPSILON)
+    columns = ops.name("columns", ops.least(o.n, ops.ceil(units / p.grid_n - EPSILON) * s.width))
+    full = ops.name("full", ops.floor(columns * s.per_width + EPSILON))
+    rest = ops.name("rest", ops.ceil((columns - full * s.width) * (s.vectors * s.per_width) - EPSILON))
+    tiles = ops.name("tiles", ops.most(ops.ceil(rows / tallest(ops, rates, s, full, rest) - EPSILON), 1.0))
+    loose = ops.name("loose", (1.0 - o.prepacked) * (1.0 - s.pack_b))
+    loose_a = ops.name("loose_a", o.a_is_col * (1.0 - s.pack_a))
+    crowding = ops.where(o.spacing_b > rates.crowded_span - 0.5, loose, 0.0)
+    crowds = ops.name("crowds", ops.most(crowding, ops.where(o.spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
+    tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, rates.crowded_rows), s.tile_k)
+    per_tile_k = ops.most(s.per_tile_k, crowds * rates.per_crowded_rows)
+    return Task(
+        rows=rows,
+        columns=columns,
+        full=full,
+        rest=rest,
+        panels=full + ops.least(rest, 1.0),
+        tiles=tiles,
+        height=ops.name("height", rows / tiles),
+        bands=ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0)),
+        blocks=ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0)),
+        depth=ops.name("depth", ops.least(o.k, tile_k)),
+        steps=ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0)),
+        loose=loose,
+        loose_a=loose_a,
+    )
+
+
+def tallest(ops: Arithmetic, rates: Rates, s: Strategies, full: Value, rest: Value) -> Value:
+    """Rows of a register tile: more than the strategy's own where all columns are fewer vectors than it has."""
+    narrow = ops.most(s.registers / ops.most(rest, 1.0) - 1.0, s.registers / (rest + 1.0))
+    tall = ops.least(ops.floor(narrow + EPSILON), rates.narrow_rows)
+    return ops.where(full > 0.5, s.rows, ops.most(s.rows, tall))
+
+
+def supply_of(ops: Arithmetic, rates: Rates, p: Problem) -> Supply:
+    operands = FLOAT * (p.m * p.k * p.items_a + p.m * p.n * p.batch) + rates.bytes_b * (p.k * p.n * p.items_b)
+    footprint = operands + p.others
+    byte = ops.name("source", source_byte(ops, rates, footprint, p.active))
+    wait = ops.name("wait", latency(ops, rates, footprint, p.active))
+    outer = ops.name("outer", ops.least(byte, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
+    return Supply(footprint, byte, outer, wait)
