@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One round of one system: seconds per call."""
+    """One round of one system: seconds per call, and the share of its cores' time that the host gave to others."""
 
     calls: int
     best: float
     median: float
+    stolen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Summary:
     median: float
     spread: float
     calls: int
+    stolen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ def summarize(rounds: Sequence[Timing], mode: str) -> Summary:
         median=statistics.median(timing.median for timing in rounds),
         spread=(max(per_round) - min(per_round)) / min(per_round),
         calls=sum(timing.calls for timing in rounds),
+        stolen=max(timing.stolen for timing in rounds),
     )
 
 

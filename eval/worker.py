@@ -3,7 +3,7 @@
 Requests are JSON objects, one a line, on stdin; each gets one JSON line on stdout. What libraries print goes to stderr.
   {"do": "info"}                                              -> versions
   {"do": "prepare", "case": {...}, "seed": s}                 -> error share of the checked result, detail
-  {"do": "measure", "mode": "warm" | "cold", "seconds": t}    -> calls, best, median (seconds a call)
+  {"do": "measure", "mode": "warm" | "cold", "seconds": t}    -> calls, best, median (seconds a call), stolen (share)
   {"do": "drop"}                                              -> frees the case
 A request that fails answers {"error": text, "kind": class name}.
 """
@@ -18,10 +18,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import repeat
 from typing import Any, Protocol, TextIO
 
-from eval.machine import flush_caches
+from eval.machine import StealMeter, flush_caches
 from eval.operands import make_operands
 from eval.operator_cases import OperatorCase, case_of
 from eval.operator_operands import check, make
@@ -80,7 +81,7 @@ class Worker:
     """The state between requests: the system and the case at hand."""
 
     def __init__(self, system: str, threads: int) -> None:
-        self.system = create(system, threads)
+        self.system, self.threads = create(system, threads), threads
         self.prepared: Prepared | None = None
         self.tiny: Prepared | None = None
 
@@ -117,13 +118,14 @@ class Worker:
             raise RuntimeError("no case is prepared")
         gc.collect()
         gc.disable()
+        meter = StealMeter(self.threads)
         if mode == "warm":
             timing = measure_warm(self.prepared.call, seconds)
         else:
             self.tiny = self.tiny or self.system.prepare(make_operands(TINY, 0))
             timing = measure_cold(self.prepared.call, self.tiny.call, seconds)
         gc.enable()
-        return {"calls": timing.calls, "best": timing.best, "median": timing.median}
+        return asdict(timing) | {"stolen": meter.share()}
 
 
 def die_with_parent() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import needs
@@ -30,7 +31,7 @@ from eval import (
     utilization,
     worker,
 )
-from eval.alternate import Effort, Outcome, Run, lines_of, measure, rotated
+from eval.alternate import STOLEN_ATTEMPTS, Effort, Outcome, Run, lines_of, measure, rotated, undisturbed
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
 from eval.report import main as report_main
@@ -60,6 +61,17 @@ def fake_line(case: Case, system: str, seconds: float | None, **more: Any) -> re
     else:
         outcome = Outcome({"warm": [Timing(10, seconds, seconds * 1.01)] * 3}, 0.01)
     return lines_of(case, {system: outcome}, {system: {"lib": "1"}}, run, None)[0] | more
+
+
+class FakeWorker(WorkerProcess):
+    """Answers at once; the host took `shares` of its rounds, one after the other."""
+
+    def __init__(self, shares: list[float]) -> None:
+        super().__init__("none", 1)
+        self.shares = shares
+
+    def ask(self, request: dict[str, Any], timeout: float = 600.0) -> dict[str, Any]:
+        return {"calls": 1, "best": 1.0, "median": 1.0, "stolen": self.shares.pop(0)}
 
 
 class TestSuites:
@@ -426,6 +438,20 @@ class TestMeasuring:
 
     def test_order_rotates(self) -> None:
         assert rotated(["a", "b", "c"], 4) == ["b", "c", "a"]
+
+    def test_a_round_that_the_host_stole_is_taken_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        effort, worker = Effort(1, 0.01, ("warm",)), FakeWorker([0.5, 0.3, 0.05, 0.0])
+        assert undisturbed(worker, "warm", effort).stolen == 0.05
+        worker = FakeWorker([0.5] * 100)
+        assert undisturbed(worker, "warm", effort).stolen == 0.5
+        assert len(worker.shares) == 100 - STOLEN_ATTEMPTS, "a host that never stops must not hold up the run"
+
+    def test_what_the_host_steals_is_a_share_of_the_threads_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now, stolen = iter([10.0, 12.0]), iter([1.0, 2.0])
+        monkeypatch.setattr("time.monotonic", lambda: next(now))
+        monkeypatch.setattr("psutil.cpu_times", lambda: SimpleNamespace(steal=next(stolen)))
+        assert machine.StealMeter(2).share() == 0.25
 
     def test_registry_is_consistent(self) -> None:
         assert set(PLAIN) | set(PACKED) <= set(SYSTEMS)
