@@ -19,8 +19,8 @@
  * are streams of their own. */
 #define SPAN 1280
 #define HALF_PAGE 2048
-/* Elements of the long side that L2 keeps from one tile of columns to the next, beside as many that arrive. */
-#define KEPT (64 * 1024 / VX_ITEM)
+/* Share of L2, one in so many, for the long side that stays from one tile of columns to the next: as much arrives meanwhile. */
+#define KEPT 3
 
 #if VX_WORDS
 #define FORMS(work, to) , (work)->flip_x, (work)->flip_y, (work)->times, (to).offsets
@@ -97,8 +97,8 @@ static int64_t next_tiles(const vx_dotted *work, int64_t height, int64_t depth) 
   return tile <= TILE ? (1 + AHEAD / tile) * height * work->ldx : AHEAD;
 }
 
-/* Of rows that are read again, and so come from L2: each of `turns` passes asks for its share of those `further` on, when it is its
- * `turn`. No turns: rows that go by once. */
+/* Of rows that are read again, and so come from L2: each of `turns` passes asks for its share of what lies `further` on, in elements,
+ * when it is its `turn`. No turns: rows that go by once. */
 typedef struct {
   int64_t further, turn, turns;
 } asked;
@@ -121,7 +121,7 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
   int64_t most = tallest(work, columns);
   for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
-    int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further * work->ldx;
+    int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further;
     vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
                              part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
     row += height;
@@ -139,10 +139,10 @@ static int64_t piece_of(const vx_dotted *work, int64_t depth) {
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
   int64_t width = work->width, most = tallest(work, width), tiles = quotient_up(work->columns, width);
   int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
-  int64_t chunk = again ? larger(KEPT / (depth + 1) / most * most, most) : end - row;
+  int64_t kept = vx_dot_cached / KEPT / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
-    int64_t stop = smaller(row + chunk, end), done = 0;
+    int64_t stop = smaller(row + chunk, end), next_chunk = stop < last ? (stop - row) * work->ldx : 0, done = 0;
     do {
       vx_part piece = *part;
       piece.first += done;
@@ -150,7 +150,7 @@ static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, in
       piece.accumulate |= done > 0;
       for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t column = tile * width;
-        asked by = {stop < last ? stop - row : 0, tile, again ? tiles : 0};
+        asked by = {done + depth < part->depth ? depth : next_chunk - done, tile, again ? tiles : 0};
         sums from = {to.c + column * to.column_stride, to.row_stride, to.column_stride, done ? nothing : to.offsets + column};
         run_tile(work, &piece, row, stop, column, smaller(width, work->columns - column), by, from);
       }
