@@ -1,8 +1,8 @@
 /* L2: a pool that hands out tasks and never leaves its caller waiting for a thread that has not woken up.
  *
  * The caller works too. Tasks are claimed one at a time, so a late or descheduled worker costs the tasks it holds, not the call; a worker
- * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned, but a worker that the scheduler left on
- * the caller's core, where it cannot run, is sent to another: the scheduler itself takes tens of milliseconds. A second caller arriving
+ * that wakes after the last task was claimed is turned away at the gate. Threads are not pinned, but a worker is called to another core
+ * than the caller's, where it could not run: the scheduler itself takes tens of milliseconds to part them. A second caller arriving
  * while the pool is busy runs its tasks by itself. After fork the child starts with an empty pool and makes its own threads when it first
  * needs them.
  *
@@ -22,7 +22,8 @@
 #include <unistd.h>
 
 #define MAX_WORKERS 511
-/* A waiting worker polls this long before it sleeps: longer than the gap between the calls of a running network. */
+/* A waiting worker polls this long after its last job has ended before it sleeps: longer than the gap between the calls of a running
+ * network. Where a core is a virtual one, sleeping hands it back to the host, which may take milliseconds to return it. */
 #define POLL_NANOSECONDS 60000
 #define CLOSED (1 << 30)
 #define ASLEEP -1
@@ -84,16 +85,21 @@ static void be_seen(int worker, int core) {
     atomic_store_explicit(&pool.cores[worker], (short)core, memory_order_release);
 }
 
-static unsigned wait_for_job(int worker, unsigned seen) {
-  int64_t until = nanoseconds() + POLL_NANOSECONDS;
+/* `took_part`: in the job before, which may go on without it; who else wants its core meanwhile can have it. */
+static unsigned wait_for_job(int worker, unsigned seen, int took_part) {
+  int64_t until = 0;
   unsigned now;
+  int goes_on;
   do {
     be_seen(worker, sched_getcpu());
     for (int i = 0; i < 64; i++) {
       if ((now = atomic_load_explicit(&pool.generation, memory_order_acquire)) != seen) return now;
       __builtin_ia32_pause();
     }
-  } while (nanoseconds() < until);
+    goes_on = took_part && !(atomic_load_explicit(&pool.gate, memory_order_relaxed) & CLOSED);
+    if (goes_on) sched_yield();
+    if (goes_on || !until) until = nanoseconds() + POLL_NANOSECONDS;
+  } while (goes_on || nanoseconds() < until);
   be_seen(worker, ASLEEP);
   atomic_fetch_add(&pool.sleepers, 1);
   while ((now = atomic_load(&pool.generation)) == seen)
@@ -107,16 +113,20 @@ static unsigned wait_for_job(int worker, unsigned seen) {
 typedef struct {
   int worker;
   unsigned generation;
+  cpu_set_t allowed;
 } start;
+
+static void set_free(pid_t worker, const cpu_set_t *allowed) { sched_setaffinity(worker, sizeof *allowed, allowed); }
 
 static void *work(void *from) {
   int worker = ((start *)from)->worker;
   unsigned seen = ((start *)from)->generation;
+  set_free(0, &((start *)from)->allowed);
   free(from);
   pool.ids[worker] = (pid_t)syscall(SYS_gettid);
-  for (;;) {
-    seen = wait_for_job(worker, seen);
-    if (enter()) {
+  for (int inside = 0;;) {
+    seen = wait_for_job(worker, seen, inside);
+    if ((inside = enter())) {
       claim_tasks();
       atomic_fetch_add_explicit(&pool.left, 1, memory_order_release);
     }
@@ -124,15 +134,27 @@ static void *work(void *from) {
   return NULL;
 }
 
+/* All but `core`; 0 where there is no other. */
+static int without(int core, const cpu_set_t *allowed, cpu_set_t *others) {
+  *others = *allowed;
+  CPU_CLR(core, others);
+  return CPU_COUNT(others) > 0;
+}
+
+/* They begin off the core of their caller, for the reason that `call_workers` tells, and are free as soon as they run. */
 static void create_workers(int wanted) {
   pthread_attr_t attributes;
+  cpu_set_t allowed, others;
+  CPU_ZERO(&allowed); /* an empty set is refused: where the mask is not known, none is set */
+  int known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  if (known && without(sched_getcpu(), &allowed, &others)) pthread_attr_setaffinity_np(&attributes, sizeof others, &others);
   while (pool.workers < wanted) {
     pthread_t thread;
     start *from = malloc(sizeof *from);
     if (!from) break;
-    *from = (start){pool.workers, atomic_load(&pool.generation)};
+    *from = (start){pool.workers, atomic_load(&pool.generation), allowed};
     atomic_store(&pool.cores[pool.workers], NOT_YET);
     if (pthread_create(&thread, &attributes, work, from) != 0) {
       free(from);
@@ -143,26 +165,25 @@ static void create_workers(int wanted) {
   pthread_attr_destroy(&attributes);
 }
 
-/* Off a core, and then as free as before. */
-static void send_away(pid_t worker, int core) {
-  cpu_set_t allowed, others;
-  if (sched_getaffinity(worker, sizeof allowed, &allowed) != 0) return;
-  others = allowed;
-  CPU_CLR(core, &others);
-  if (CPU_COUNT(&others) == 0 || sched_setaffinity(worker, sizeof others, &others) != 0) return;
-  sched_setaffinity(worker, sizeof allowed, &allowed);
+/* Off a core, until `set_free`. */
+static int keep_off(pid_t worker, int core, cpu_set_t *allowed) {
+  cpu_set_t others;
+  return sched_getaffinity(worker, sizeof *allowed, allowed) == 0 && without(core, allowed, &others) &&
+         sched_setaffinity(worker, sizeof others, &others) == 0;
 }
 
-/* Wakes who sleeps, and sends away who is where the caller is. A worker that was woken for an earlier job and has not run since is no
- * longer on the futex: it waits for a core, in all likelihood for this one. */
+/* Wakes who sleeps, and keeps who sleeps or is where the caller is off the caller's core meanwhile. Left to itself the scheduler may wake
+ * a worker there, where it waits until the caller has done all tasks, polls in vain and sleeps again: call after call at half the speed
+ * (seen on virtual machines, whose sleeping cores count as taken). */
 static void call_workers(int wanted) {
-  int here = sched_getcpu(), asleep = atomic_load(&pool.sleepers), stuck = 0;
-  if (asleep > 0)
-    stuck = syscall(SYS_futex, &pool.generation, FUTEX_WAKE_PRIVATE, wanted, NULL, NULL, 0) < (asleep < wanted ? asleep : wanted);
+  static cpu_set_t allowed[MAX_WORKERS]; /* the owner's */
+  int here = sched_getcpu(), kept_off[MAX_WORKERS], count = 0;
   for (int worker = 0; worker < wanted && worker < pool.workers; worker++) {
     int core = atomic_load_explicit(&pool.cores[worker], memory_order_acquire);
-    if (core == here || (stuck && core == ASLEEP)) send_away(pool.ids[worker], here);
+    if ((core == here || core == ASLEEP) && keep_off(pool.ids[worker], here, &allowed[worker])) kept_off[count++] = worker;
   }
+  if (atomic_load(&pool.sleepers) > 0) syscall(SYS_futex, &pool.generation, FUTEX_WAKE_PRIVATE, wanted, NULL, NULL, 0);
+  while (count-- > 0) set_free(pool.ids[kept_off[count]], &allowed[kept_off[count]]);
 }
 
 void vx_set_threads(int64_t count) {
