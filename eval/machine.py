@@ -185,7 +185,8 @@ class StealMeter:
     """What share of the time of `threads` cores the host of a virtual machine gave to others since the meter was made.
 
     No process inside sees it: threads stop for milliseconds, or all cores share one of the host's and each runs at
-    half its speed. The kernel accounts in ticks of 4 to 10 ms.
+    half its speed. The kernel accounts in ticks of 4 to 10 ms, and what a core lost only when it is back: one that is
+    away as the share is read counts next time.
     """
 
     def __init__(self, threads: int) -> None:
