@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needs import few_register_tiles
 
 import vortex
 from vortex.affinity import cpu_flags
@@ -15,7 +16,6 @@ from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import Conv2d, Operator, bias, relu, residual
-from vortex.specs import load_spec, what_if
 from vortex.threads import borrow_threads
 
 if TYPE_CHECKING:
@@ -32,17 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path in late)
 
 
-FEW_TILES = {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}
-
-
 def few_tiles(operator: Operator) -> Any:
     """A library of this machine with few register tiles, L0 computed: all that is wanted is its results.
 
     From the cache on disk, if an earlier run of the same sources left it there.
     """
-    if not {"avx2", "fma"} <= cpu_flags():
-        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    return vortex.compile(operator, what_if(load_spec("native"), FEW_TILES))
+    return vortex.compile(operator, few_register_tiles())
 
 
 def compiled(operator: Operator) -> GemmKernel:
@@ -55,9 +50,7 @@ def compiled(operator: Operator) -> GemmKernel:
 @pytest.fixture(scope="session")
 def small() -> HardwareSpec:
     """The hardware that `few_tiles` compiles for."""
-    if not {"avx2", "fma"} <= cpu_flags():
-        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    return what_if(load_spec("native"), FEW_TILES)
+    return few_register_tiles()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ import psutil
 import pytest
 
 from vortex.affinity import cpu_flags
+from vortex.hardware import HardwareSpec
+from vortex.specs import load_spec, what_if
 
 a_compiler = pytest.mark.skipif(
     not {"avx2", "fma"} <= cpu_flags() or not shutil.which("cc"),
@@ -17,6 +19,20 @@ an_emulator = pytest.mark.skipif(
     not {"avx2", "fma", "f16c"} <= cpu_flags() or not shutil.which("g++"),
     reason="emulates a GPU: needs Linux on x86-64 with AVX2, FMA and F16C, and g++",
 )
+
+
+def few_register_tiles(share: float = 0.5) -> HardwareSpec:
+    """This machine with few register tiles, none of them measured: for a library of which results alone are wanted.
+
+    A tile may take `share` of the registers, or what the accumulators that keep the multiply-add busy need and five
+    besides: of the 16 of AVX2 that is more than half.
+    """
+    if not {"avx2", "fma"} <= cpu_flags():
+        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
+    spec = load_spec("native")
+    isa = spec.multiplier("float32")
+    share = max(share, (isa.in_flight + 5) / isa.registers)
+    return what_if(spec, {"L0.max_utilization": share, "L0.analysis": "analytical"})
 
 
 def free_bytes() -> int:

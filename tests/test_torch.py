@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needs import a_compiler
+from needs import a_compiler, few_register_tiles
 
 from vortex.errors import DeviceError, DtypeError, OperandError, UnknownNameError
-from vortex.specs import load_spec, what_if
 
 torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
 from torch.fx.experimental import _config  # noqa: E402
@@ -30,7 +29,7 @@ nn, functional = torch.nn, torch.nn.functional
 @pytest.fixture(scope="module")
 def libraries() -> Libraries:
     """Kernels of few register tiles: all that is wanted is their results."""
-    return Libraries(what_if(load_spec("native"), {"L0.max_utilization": 0.5, "L0.analysis": "analytical"}))
+    return Libraries(few_register_tiles())
 
 
 class Reference:

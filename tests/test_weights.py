@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import vortex
 from vortex import operators as ops
-from vortex.affinity import cpu_flags
 from vortex.candidates import WIDEST_PANEL, sieve
 from vortex.dtypes import GROUPS, WEIGHT_BITS
 from vortex.epilogue import NOTHING
@@ -23,7 +22,7 @@ from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
 from vortex.launcher import GemmKernel
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
-from vortex.specs import load_spec, what_if
+from vortex.specs import load_spec
 
 FORMATS = (
     ("float32", ops.Weights("int4", group=32, zeros=True)),
@@ -43,14 +42,8 @@ def chain_of(weights: ops.Weights) -> ops.Epilogue:
 
 @cache
 def library(dtype: str, weights: ops.Weights) -> Any:
-    if not {"avx2", "fma"} <= cpu_flags():
-        pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    spec = load_spec("native")
-    # Few register tiles, none measured: all that is wanted is their results.
-    share = 0.9 if spec.multiplier("float32").registers == 16 else 0.5 if dtype == "float32" else 0.7
-    small = {"L0.max_utilization": share, "L0.analysis": "analytical"}
     operator = ops.Gemm(dtype=dtype, out_dtype="float32", weights=weights, epilogue=chain_of(weights))
-    return vortex.compile(operator, what_if(spec, small))
+    return vortex.compile(operator, needs.few_register_tiles(0.5 if dtype == "float32" else 0.7))
 
 
 def extras(weights: ops.Weights, n: int) -> dict[str, np.ndarray]:

@@ -23,21 +23,19 @@ from vortex.hardware import HardwareSpec
 from vortex.plans import OperandB
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
-from vortex.specs import load_spec, what_if
+from vortex.specs import load_spec
 
 RNG = np.random.default_rng(3)
 FLAGS = {"bfloat16": "avx512_bf16", "int8": "avx512_vnni", "float16": "f16c"}
 ELEMENTS = {"bfloat16": ml_dtypes.bfloat16, "int8": np.int8, "float16": np.float16}
 DTYPES = tuple(FLAGS)
-SMALL = {"L0.max_utilization": 0.6, "L0.analysis": "analytical"}
-"""Few register tiles, none measured: all that is wanted is their results."""
 
 
 def hardware(dtype: str) -> HardwareSpec:
     """What libraries of this dtype are compiled for here."""
     if not {"avx2", "fma", FLAGS[dtype]} <= cpu_flags() or (dtype != "float16" and "avx512bw" not in cpu_flags()):
         pytest.skip(f"this machine has no {FLAGS[dtype]}, which products of {dtype} are built on here")
-    return what_if(load_spec("native"), SMALL)
+    return needs.few_register_tiles(0.6)
 
 
 @cache
@@ -117,7 +115,7 @@ def test_dot_products_of_operands_as_they_lie(dtype: str) -> None:
     for m, n, k in [(1, 1, 1), (1, 700, 33), (2, 45, 300), (11, 64, 257), (32, 40, 3), (26, 3, 130), (8, 140, 297)]:
         b = stored(drawn(dtype, k, n), True, 1)
         plans = [plan for plan in gemm.plans(m, n, k, threads=2, transpose_b=True) if plan.strategy.stage.dot]
-        assert len({plan.grid for plan in plans}) > 1
+        assert len({plan.grid for plan in plans}) > 1 or min(m, n) > gemm.manifest.rates.registers
         for (a, zero), plan in itertools.product(rows, plans):
             left = stored(a[:m, :k], False, 2)
             out = np.zeros((m, n), np.int32 if dtype == "int8" else np.float32)

@@ -107,7 +107,7 @@ def register_tiles(rkernel: RKernel) -> tuple[tuple[Tile, ...], list[Admitted]]:
     """L0: every rows x vectors that the instruction set can hold in registers, with the level's utilization bounds."""
     level = rkernel.levels[0].level
     isa, words = rkernel.hardware.multiplier(rkernel.operator.dtype), rkernel.words
-    in_flight = words.in_flight if words else 1
+    in_flight = (words.in_flight if words else 1) + isa.mask_registers
     tallest = isa.rows * (isa.registers - 1)
     initial = [(rows, vectors) for rows in range(1, tallest + 1) for vectors in range(1, isa.registers)]
     room = isa.registers * level.max_utilization

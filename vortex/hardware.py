@@ -280,13 +280,14 @@ def _check_levels(spec: HardwareSpec) -> None:
 
 
 def _check_register_tile(isa: Instruction, level: Level) -> None:
-    """The least tile of L0 has one row: accumulators, the vector that stays and the one that streams through."""
-    least = max(isa.in_flight, level.min_utilization * isa.registers) + 2
+    """The least tile of L0 has one row: accumulators, the vector that stays, the one that streams through, a mask."""
+    others, what = 2 + isa.mask_registers, "operands and a lane mask" if isa.mask_registers else "operands"
+    least = max(isa.in_flight, level.min_utilization * isa.registers) + others
     if least > isa.registers * level.max_utilization:
         raise refusal(
             f"{isa.name} with {isa.registers} registers, of which L0 may use {level.max_utilization:.0%}",
             f"{least:.0f} at least: issue x latency = {isa.issue_per_cycle} x {isa.latency_cycles} accumulators that "
-            f"keep the unit busy, L0.min_utilization = {level.min_utilization}, and 2 for operands",
+            f"keep the unit busy, L0.min_utilization = {level.min_utilization}, and {others} for {what}",
             "mend the figure that is wrong, or the utilization of L0",
         )
 

@@ -53,6 +53,11 @@ class Instruction(Figures):
         """Independent accumulators that keep its unit busy."""
         return self.issue_per_cycle * self.latency_cycles / self.cycles
 
+    @property
+    def mask_registers(self) -> int:
+        """Vector registers that a lane mask takes: AVX-512 has others for masks, and AMX masks nothing."""
+        return int(not self.tiles and not any(flag.startswith("avx512") for flag in self.features))
+
     def tall(self, rows: int) -> int:
         """Registers that hold `rows` rows of accumulators."""
         return -(-rows // self.rows)

@@ -13,10 +13,16 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
+from vortex.codegen.cpu_masks import has_mask_registers, in_parts, parts_ir
+
 
 def cpu_target(llvm_cpu: str) -> Target:
     # Loop strength reduction makes more addresses than there are registers: they spill (12x2 vectors: half the speed).
     return Target({"kind": "llvm", "mcpu": llvm_cpu, "cl-opt": ["-disable-lsr:bool=true"]})
+
+
+def with_body(function: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
 
 
 def plain_signature(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -73,6 +79,8 @@ def lower(
     if rewrite:
         module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
     module = Sequential(sharing)(module)
+    if not has_mask_registers(target):
+        module = tvm.IRModule({name: with_body(f, in_parts(f.body)) for name, f in module.functions.items()})
     module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
     return tirx.transform.LowerIntrin()(module)
 
@@ -80,7 +88,7 @@ def lower(
 def importing(function: tirx.PrimFunc, llvm_ir: str) -> tirx.PrimFunc:
     """The function in a module that also has what the LLVM text defines."""
     body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", tvm.ir.StringImm(llvm_ir), function.body)
-    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return with_body(function, body)
 
 
 def compile_object(
@@ -94,6 +102,7 @@ def compile_object(
 ) -> None:
     """`llvm_ir` defines what functions call besides those of the runtime; the rest is as in `lower`."""
     module = lower(functions, target, share, simplify, rewrite)
+    llvm_ir += "" if has_mask_registers(target) else parts_ir()
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})
