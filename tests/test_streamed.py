@@ -1,6 +1,8 @@
 """The streamed family: whole rows of B past a few rows of C, against the outer products and against integers."""
 
+import ctypes
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from test_gemm import integers, reals
 
 import vortex
 from vortex import operators as ops
+from vortex.affinity import cpu_flags
 from vortex.candidates import STREAMED_ROWS, STREAMS
+from vortex.families import PANEL_LINE, PANELS
 from vortex.launcher import GemmKernel
 from vortex.plans import OperandB, Shape
 
@@ -77,9 +81,12 @@ def test_it_is_chosen_for_a_row_by_a_large_matrix(streamed_gemm: GemmKernel) -> 
 
 
 def test_what_it_reads_as_it_lies_alone(streamed_gemm: GemmKernel) -> None:
-    """Neither a transposed nor a packed operand, nor a single step of k, which others do at once."""
+    """Neither a transposed operand, nor a packed one of wide panels or by more rows than its kernels have, nor a single
+    step of k, which others do at once."""
     selector = streamed_gemm.manifest.selector()
-    others = [Shape(*LARGE, kind) for kind in (OperandB.TRANSPOSED, OperandB.PACKED)]
+    others = [Shape(*LARGE, OperandB.TRANSPOSED), Shape(max(PANELS) + 1, *LARGE[1:], OperandB.PACKED)]
+    if streamed_gemm.manifest.panel != PANEL_LINE:
+        others.append(Shape(*LARGE, OperandB.PACKED))
     others += [Shape(*LARGE, OperandB.PLAIN, a_is_col=True), Shape(1, 8192, STREAMS, OperandB.PLAIN)]
     assert not any(selector.select(shape, 1).strategy.stage.streamed for shape in others)
     plan = next(plan for plan in plans_of(streamed_gemm, "streamed", 1, 300, 90)[0] if plan.workers == 1)
@@ -87,3 +94,43 @@ def test_what_it_reads_as_it_lies_alone(streamed_gemm: GemmKernel) -> None:
         streamed_gemm.run(plan, integers(1, 90), integers(300, 90), np.zeros((1, 300), np.float32), transpose_b=True)
     with pytest.raises(ValueError, match="given plan"):
         streamed_gemm.run(plan, integers(1, STREAMS), integers(STREAMS, 300), np.zeros((1, 300), np.float32))
+
+
+@pytest.mark.parametrize(("lanes", "cpu", "flag"), [(8, "x86-64-v3", "avx2"), (16, "x86-64-v4", "avx512vl")])
+def test_panels_of_a_line_stream_past_together(tmp_path: Path, lanes: int, cpu: str, flag: str) -> None:
+    """Groups of panels, panels that are left over and a last one cut short; what it has besides columns is not used."""
+    pytest.importorskip("tvm")
+    if flag not in cpu_flags():
+        pytest.skip(f"needs {flag}")
+    from vortex.codegen.cpu_streamed import panels_kernel, panels_symbol
+    from vortex.codegen.link import link
+    from vortex.codegen.lower import compile_object, cpu_target
+
+    kernels = [panels_kernel(rows, at_once, lanes) for rows, at_once in PANELS.items()]
+    compile_object(kernels, cpu_target(cpu), tmp_path / "panels.o")
+    link(tmp_path / "panels.so", [tmp_path / "panels.o"], [])
+    library = ctypes.CDLL(str(tmp_path / "panels.so"))
+    for rows, n, k in product(PANELS, (1, 7, 8, 16, 31, 64, 65, 128, 141), (1, 9, 40)):
+        count = -(-n // PANEL_LINE)
+        a, b = integers(rows, k + 3)[:, :k], integers(k, n)
+        panels = np.full((count, k, PANEL_LINE), np.nan, np.float32)
+        for column in range(n):
+            panels[column // PANEL_LINE, :, column % PANEL_LINE] = b[:, column]
+        wide = np.full((rows, n + 5), 7, np.float32)
+        for adds, expected in ((0, a @ b), (1, 2 * (a @ b))):
+            getattr(library, panels_symbol(rows))(
+                *(ctypes.c_void_p(x.ctypes.data) for x in (a, panels, wide)),
+                *(ctypes.c_int64(x) for x in (n, k, k + 3, k * PANEL_LINE, n + 5)),
+                ctypes.c_int32(adds),
+            )
+            assert np.array_equal(wide[:, :n], expected) and (wide[:, n:] == 7).all(), (rows, n, k, adds)
+
+
+@pytest.mark.parametrize("m", PANELS)
+def test_packed_rows_have_the_bits_of_outer_products(streamed_gemm: GemmKernel, m: int) -> None:
+    if streamed_gemm.manifest.panel != PANEL_LINE:
+        pytest.skip("this machine's library packs in panels of more than a line")
+    for n, k in product((17, 95, 640), (STREAMS + 1, 61, 200)):
+        assert_bits_of_outer_products(streamed_gemm, "streamed", reals(m, k), reals(k, n), packed=True)
+    explanation = streamed_gemm.explain(m, 1024, 2048, threads=1, packed=True)
+    assert explanation.plan.strategy.stage.streamed or m == max(PANELS)

@@ -140,7 +140,7 @@ def accepted(ops: Arithmetic, s: Strategies, p: Problem, o: Oriented) -> Value:
     """1 where a strategy takes this kind of operands, else 0."""
     packed = o.transposed * s.transposed * (1.0 - s.swap * p.prepacked) + o.prepacked * s.prepacked
     kind = o.plain * s.plain + packed
-    return kind * held_serves(ops, s, o.k, o.a_is_col) * streamed_serves(ops, s, o.k, o.a_is_col)
+    return kind * held_serves(ops, s, o.k, o.a_is_col) * streamed_serves(ops, s, o.m, o.k, o.a_is_col, o.prepacked)
 
 
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
@@ -171,7 +171,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     waits = rates.held_late * ((bytes_a + scattered) / rates.line_bytes * supply.wait) + HELD_STREWN * c.strewn
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o.k, stream, waits), task)
-    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream), task)
+    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream, o.prepacked), task)
     outer = ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     return Cost(

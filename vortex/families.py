@@ -21,6 +21,11 @@ STREAMED_LOADS = 1.25
 """Multiply-adds in whose time the streamed family loads a vector of B,"""
 STREAMED_SUMS = 3.0
 """and one of C and stores it."""
+PANEL_LINE = 16
+"""Columns of a packed panel whose rows are cache lines."""
+PANELS = {1: 4, 2: 3, 3: 2}
+"""Panels of a line of a packed B that stream past so many rows of C at once: chains of multiply-adds that keep a core
+busy. More rows have enough of them with a single panel."""
 DOT_AGAIN = 0.07
 """Share of its arithmetic that the dot family takes longer for each further pass over the long side."""
 HELD_STREWN = 1.2
@@ -109,20 +114,27 @@ def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Va
     return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)
 
 
-def streamed_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value) -> Value:
+def streamed_rows(
+    ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value, prepacked: Value
+) -> Value:
     """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
 
     What B takes to come and what is done with it add up: a core waits for the lines of the rows that it has begun.
+    Panels of a packed B are few long streams, all of k at once, which hardware brings meanwhile.
     """
     passes = ops.ceil(t.rows * s.per_row - EPSILON)
     vectors = ops.name("streamed_vectors", ops.ceil(t.columns * (s.vectors * s.per_width) - EPSILON))
     issued = vectors * ops.most(t.rows, STREAMED_LOADS * passes)
     body = k * rates.multiply_add * ops.most(issued, rates.latency_issues)
-    sums = vectors * t.steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
+    steps = ops.where(prepacked > 0.5, 1.0, t.steps)
+    sums = vectors * steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
-    return body + sums + t.steps * passes * rates.tile_enter + again + stream
+    seen = ops.where(prepacked > 0.5, exposed(ops, stream, body), stream)
+    return body + sums + steps * passes * rates.tile_enter + again + seen
 
 
-def streamed_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
-    """0 for the streamed family where it cannot serve: k not contiguous in A, or a single step of it."""
-    return 1.0 - s.streamed * ops.where(k > s.tile_k, a_is_col, 1.0)
+def streamed_serves(ops: Arithmetic, s: Strategies, rows: Value, k: Value, a_is_col: Value, prepacked: Value) -> Value:
+    """0 for the streamed family where it cannot serve: k not contiguous in A, or a single step of it, or more rows by
+    a packed B than its kernels have."""
+    few = ops.where(rows * prepacked > max(PANELS) + 0.5, 0.0, 1.0 - a_is_col)
+    return 1.0 - s.streamed * (1.0 - ops.where(k > s.tile_k, few, 0.0))

@@ -16,6 +16,7 @@ from vortex.arithmetic import F32, Array, ArrayArithmetic
 from vortex.candidates import WHOLE, Strategy, registers_needed, takes_packed
 from vortex.cost import NEVER, Cost, predict
 from vortex.dtypes import WordFormat
+from vortex.families import PANEL_LINE
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, split_grids, ways
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
@@ -79,8 +80,15 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         streamed=column([g.streamed for g in stage]),
         plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
         transposed=column([float(g.pack_b) for g in stage]),
-        prepacked=column([float(s.stage.held or (takes_packed(s) and panel == s.l0.n)) for s in strategies]),
+        prepacked=column([float(reads_panels(s, panel)) for s in strategies]),
     )
+
+
+def reads_panels(strategy: Strategy, panel: int) -> bool:
+    """Whether it serves a packed operand of panels so wide."""
+    if strategy.stage.streamed:
+        return panel == PANEL_LINE
+    return strategy.stage.held or (takes_packed(strategy) and panel == strategy.l0.n)
 
 
 def spacing(stride: int, span: float) -> float:

@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
-from vortex.codegen.cpu_tile import fetch, filled, placed, vector_intrinsics, with_extents
+from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.families import DOT_PASSES, DOT_SHARE
 from vortex.rates import Rates
@@ -66,7 +66,7 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
 def _form(lanes: int) -> tirx.PrimFunc:
     """The kernel of every tile; its last parameters are what `dot_kernel` fills in."""
     rows, columns = (tirx.Var(name, "int32") for name in ("rows", "columns"))
-    count = rows * columns
+    count, vectors = rows * columns, LINE // lanes
 
     @T.inline
     def multiply(row: Any, column: Any, acc: Any, left: Any, right: Any) -> None:
@@ -77,6 +77,29 @@ def _form(lanes: int) -> tirx.PrimFunc:
             right[column, T.ramp(0, 1, lanes)],
             acc[row * columns + column, T.ramp(0, 1, lanes)],
         )
+
+    @T.inline
+    def step(X: Any, Y: Any, acc: Any, left: Any, right: Any, k: Any) -> None:
+        """A vector of every row and column."""
+        for j in T.unroll(columns):
+            with T.sblock("load_y"):
+                vk = T.axis.spatial(T.truncdiv(X.shape[1], lanes), k)
+                vj = T.axis.spatial(columns, j)
+                T.reads(Y[vj, vk * lanes : vk * lanes + lanes])
+                T.writes(right[vj, 0:lanes])
+                right[vj, T.ramp(0, 1, lanes)] = Y[vj, T.ramp(vk * lanes, 1, lanes)]
+        for i in T.unroll(rows):
+            with T.sblock("load_x"):
+                vk = T.axis.spatial(T.truncdiv(X.shape[1], lanes), k)
+                vi = T.axis.spatial(rows, i)
+                T.reads(X[vi, vk * lanes : vk * lanes + lanes])
+                T.writes(left[0:lanes])
+                left[T.ramp(0, 1, lanes)] = X[vi, T.ramp(vk * lanes, 1, lanes)]
+            for j in T.unroll(columns):
+                with T.sblock("multiply"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    multiply(vi, vj, acc, left, right)
+        T.evaluate(T.call_extern("int32", STEP_SYMBOL))
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -106,30 +129,17 @@ def _form(lanes: int) -> tirx.PrimFunc:
                         vi, vl = T.axis.remap("SS", [i, l])
                         acc[vi, vl] = T.float32(0)
             whole = T.meta_var(T.truncdiv(depth, lanes))
-            for k in T.serial(whole):
+            lines = T.meta_var(T.truncdiv(depth, LINE))
+            for line in T.serial(lines):
                 for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, k * lanes + ahead]), cache=2))
+                    T.evaluate(fetch(T.address_of(X[i, line * LINE + ahead]), cache=2))
                     if rows <= FEW_ROWS:
-                        T.evaluate(fetch(T.address_of(X[i, k * lanes + AHEAD])))
-                for j in T.unroll(columns):
-                    with T.sblock("load_y"):
-                        vk = T.axis.spatial(whole, k)
-                        vj = T.axis.spatial(columns, j)
-                        T.reads(Y[vj, vk * lanes : vk * lanes + lanes])
-                        T.writes(right[vj, 0:lanes])
-                        right[vj, T.ramp(0, 1, lanes)] = Y[vj, T.ramp(vk * lanes, 1, lanes)]
-                for i in T.unroll(rows):
-                    with T.sblock("load_x"):
-                        vk = T.axis.spatial(whole, k)
-                        vi = T.axis.spatial(rows, i)
-                        T.reads(X[vi, vk * lanes : vk * lanes + lanes])
-                        T.writes(left[0:lanes])
-                        left[T.ramp(0, 1, lanes)] = X[vi, T.ramp(vk * lanes, 1, lanes)]
-                    for j in T.unroll(columns):
-                        with T.sblock("multiply"):
-                            vi, vj = T.axis.remap("SS", [i, j])
-                            multiply(vi, vj, acc, left, right)
-                T.evaluate(T.call_extern("int32", STEP_SYMBOL))
+                        T.evaluate(fetch(T.address_of(X[i, line * LINE + AHEAD])))
+                for v in T.unroll(vectors):
+                    step(X, Y, acc, left, right, line * vectors + v)
+            if vectors > 1:
+                for v in T.serial(whole - lines * vectors):
+                    step(X, Y, acc, left, right, lines * vectors + v)
             # What is left of a vector, under a mask.
             for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - whole):
                 for i in T.unroll(rows):

@@ -3,6 +3,9 @@
 It serves products of few rows by a B that comes from memory as it lies. Down a panel of B, which is what a register
 tile walks, every row is another page, and hardware that follows streams is left behind. An element of C is the same
 chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the same result.
+
+Of a packed B whose panels are a line wide, some panels stream past at once: the two vectors that such a panel has of
+each row of AVX2's are fewer chains of multiply-adds than keep a core busy with one or two rows.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.candidates import Strategy
-from vortex.codegen.cpu_tile import fetch, masked_load, masked_store
+from vortex.codegen.cpu_tile import LINE, fetch, masked_load, masked_store
 from vortex.codegen.lower import compile_object, cpu_target
+from vortex.families import PANELS
 
 PLACES = (False, True)
 """B from memory, and from nearer."""
@@ -31,6 +35,10 @@ def streamed_symbol(rows: int, near: bool) -> str:
     return f"vortex_streamed_{rows}_{'near' if near else 'far'}"
 
 
+def panels_symbol(rows: int) -> str:
+    return f"vortex_panels_{rows}"
+
+
 def streamed_tile(strategies: Sequence[Strategy], lanes: int) -> tuple[int, int, int] | None:
     """Rows, vectors and depth of the kernels of the streamed family, if it is among the strategies."""
     return next(((s.l0.m, s.vectors(lanes), s.l0.k) for s in strategies if s.stage.streamed), None)
@@ -39,15 +47,20 @@ def streamed_tile(strategies: Sequence[Strategy], lanes: int) -> tuple[int, int,
 def emit_streamed(tile: tuple[int, int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
     most, vectors, depth = tile
     kernels = [streamed_kernel(rows, vectors, depth, lanes, near) for rows, near in product(range(1, most + 1), PLACES)]
-    compile_object(kernels, cpu_target(llvm_cpu), path)
+    panels = [panels_kernel(rows, at_once, lanes) for rows, at_once in PANELS.items()]
+    compile_object([*kernels, *panels], cpu_target(llvm_cpu), path)
 
 
 def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
     """C source that hands the kernels to `runtime/streamed.c`: of a B from memory, and of a near one, by rows."""
     symbols = [[streamed_symbol(rows, near) for rows in range(1, tile[0] + 1)] if tile else [] for near in PLACES]
-    signature = "const float *, const float *, float *, " + "int64_t, " * 6 + "int32_t"
+    panels = [panels_symbol(rows) for rows in PANELS] if tile else []
+    signature, of_panels = ("const float *, const float *, float *, " + "int64_t, " * n + "int32_t" for n in (6, 5))
     return [
         *(f"extern int32_t {symbol}({signature});" for row in symbols for symbol in row),
+        *(f"extern int32_t {symbol}({of_panels});" for symbol in panels),
+        f"const vx_panels vx_panels_tiles[VX_STREAMED_MOST] = {{{', '.join(['0', *panels])}}};",
+        f"const int64_t vx_panels_rows = {len(panels)};",
         f"const int64_t vx_streamed_ahead = {AHEAD[True]};",
         "const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST] = {",
         *(f"  {{{', '.join(['0', *row])}}}," for row in symbols),
@@ -81,7 +94,8 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool)
     def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any, ahead: Any) -> None:
         distance = ahead if near and rows <= TOLD else AHEAD[near]
         for v in range(vectors):
-            T.evaluate(fetch(T.address_of(B[k, first + v * lanes + distance]), cache=1 if near else 2))
+            if v * lanes % LINE == 0:
+                T.evaluate(fetch(T.address_of(B[k, first + v * lanes + distance]), cache=1 if near else 2))
             T.buffer_store(line, B[k, vector(first + v * lanes)], [vector(v * lanes)])
         for i, v in product(range(rows), range(vectors)):
             at = vector((i * vectors + v) * lanes)
@@ -144,5 +158,90 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool)
                 first: T.let[T.int64] = blocks * width + v * lanes
                 for i in T.serial(rows):
                     rest(A, B, C, acc, i, first, k, T.Cast("int32", columns - first), accumulate)
+
+    return kernel
+
+
+def panels_kernel(rows: int, at_once: int, lanes: int) -> tirx.PrimFunc:
+    """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns] of a B in panels of a line, `at_once` of them together
+
+    `symbol(a, b, c, columns, k, lda, apart, ldc, accumulate)`: strides in elements, panels `apart`. The last panel is
+    read whole.
+    """
+    vectors = LINE // lanes
+
+    def vector(first: Any) -> Any:
+        return T.ramp(first, 1, lanes)
+
+    def inside(count: Any, v: int) -> Any:
+        return vector(v * lanes) < T.broadcast(count, lanes)
+
+    def at(i: int, g: int, v: int) -> Any:
+        return vector(((i * at_once + g) * vectors + v) * lanes)
+
+    def step(A: Any, B: Any, acc: Any, first: Any, count: int, k: Any) -> None:
+        for g, v in product(range(count), range(vectors)):
+            line = B[first + g, k, vector(v * lanes)]
+            for i in range(rows):
+                T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), line, acc[at(i, g, v)]), [at(i, g, v)])
+
+    @T.inline
+    def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
+        for i, g, v in T.grid(rows, at_once, vectors):
+            if accumulate != 0:
+                acc[at(i, g, v)] = C[i, vector((first + g) * LINE + v * lanes)]
+            else:
+                acc[at(i, g, v)] = T.broadcast(T.float32(0), lanes)
+
+    @T.inline
+    def finish(C: Any, acc: Any, first: Any) -> None:
+        for i, g, v in T.grid(rows, at_once, vectors):
+            C[i, vector((first + g) * LINE + v * lanes)] = acc[at(i, g, v)]
+
+    def begin_last(C: Any, acc: Any, first: Any, count: Any, accumulate: Any) -> None:
+        for i, v in product(range(rows), range(vectors)):
+            with T.If(accumulate != 0):
+                with T.Then():
+                    place = T.address_of(C[i, first * LINE + v * lanes])
+                    T.buffer_store(acc, masked_load(place, inside(count, v), lanes), [at(i, 0, v)])
+                with T.Else():
+                    T.buffer_store(acc, T.broadcast(T.float32(0), lanes), [at(i, 0, v)])
+
+    def finish_last(C: Any, acc: Any, first: Any, count: Any) -> None:
+        for i, v in product(range(rows), range(vectors)):
+            place = T.address_of(C[i, first * LINE + v * lanes])
+            T.evaluate(masked_store(acc[at(i, 0, v)], place, inside(count, v)))
+
+    @T.prim_func(s_tir=True)
+    def kernel(
+        a: T.handle,
+        b: T.handle,
+        c: T.handle,
+        columns: T.int64,
+        k: T.int64,
+        lda: T.int64,
+        apart: T.int64,
+        ldc: T.int64,
+        accumulate: T.int32,
+    ):
+        T.func_attr({"global_symbol": panels_symbol(rows), "tirx.noalias": True})
+        A = T.match_buffer(a, (rows, k), "float32", align=4, strides=[lda, T.int64(1)])
+        B = T.match_buffer(b, (columns, k, LINE), "float32", align=4, strides=[apart, T.int64(LINE), T.int64(1)])
+        C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
+        with T.sblock("root"):
+            acc = T.sblock_alloc_buffer((rows * at_once * LINE,), "float32", scope="local")
+            blocks: T.let[T.int64] = T.truncdiv(columns, LINE * at_once)
+            for block in T.serial(blocks):
+                begin(C, acc, block * at_once, accumulate)
+                for p in T.serial(k):
+                    step(A, B, acc, block * at_once, at_once, p)
+                finish(C, acc, block * at_once)
+            for panel in T.serial(T.truncdiv(columns + LINE - 1, LINE) - blocks * at_once):
+                first: T.let[T.int64] = blocks * at_once + panel
+                count: T.let[T.int32] = T.Cast("int32", T.min(columns - first * LINE, T.int64(LINE)))
+                begin_last(C, acc, first, count, accumulate)
+                for p in T.serial(k):
+                    step(A, B, acc, first, 1, p)
+                finish_last(C, acc, first, count)
 
     return kernel

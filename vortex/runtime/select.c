@@ -1,6 +1,7 @@
 /* The run-time choice: the compiled cost model over every strategy and grid, then the least. `selector.Selector` is its mirror. */
 #include "select.h"
 #include "integers.h"
+#include "streams.h"
 
 #include <time.h>
 
@@ -100,7 +101,8 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_serves(call);
   if (s->held) return !call->transpose_a && !call->transpose_b;
-  if (s->streamed) return !call->transpose_a && !call->transpose_b && !call->packed && call->k > s->tile_k;
+  if (s->streamed && (call->transpose_a || call->transpose_b || call->k <= s->tile_k)) return 0;
+  if (s->streamed) return !call->packed || (vx_panel == LINE_FLOATS && call->m <= vx_panels_rows);
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
   if (VX_WORDS && !call->packed) return s->pack_b != 0;
   return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;

@@ -9,7 +9,12 @@ int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratc
                          int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
                          int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
                          const vx_store *store, int32_t finish) {
-  (void)scratch_a, (void)scratch_b, (void)panel, (void)panel_stride, (void)tile_m, (void)tile_n, (void)vectors;
+  (void)scratch_a, (void)scratch_b, (void)tile_m, (void)tile_n, (void)vectors;
+  if (panel_stride) {
+    vx_panels_tiles[m](a, b + first / panel * panel_stride, c + first, end - first, k, lda, panel_stride, ldc, how & VX_ADDS);
+    if (finish) vortex_store(store, c + first, ldc, 0, first, m, end - first);
+    return 0;
+  }
   const vx_streamed *tiles = vx_streamed_tiles[(how & VX_NEAR) != 0];
   int64_t p = 0, ahead = (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : vx_streamed_ahead;
   do {

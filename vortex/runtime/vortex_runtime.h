@@ -192,6 +192,11 @@ typedef int32_t (*vx_streamed)(const float *a, const float *b, float *c, int64_t
                                int64_t ldc, int64_t ahead, int32_t accumulate);
 extern const int64_t vx_streamed_ahead; /* elements that a nearer one is asked for ahead in each row */
 extern const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST];
+/* Those of a packed B whose panels are a line wide and `apart`, for up to `vx_panels_rows` rows. */
+typedef int32_t (*vx_panels)(const float *a, const float *b, float *c, int64_t columns, int64_t k, int64_t lda, int64_t apart,
+                             int64_t ldc, int32_t accumulate);
+extern const vx_panels vx_panels_tiles[VX_STREAMED_MOST];
+extern const int64_t vx_panels_rows;
 vx_nest_function vx_streamed_nest;
 
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
