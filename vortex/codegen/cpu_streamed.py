@@ -60,7 +60,6 @@ def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
         *(f"extern int32_t {symbol}({signature});" for row in symbols for symbol in row),
         *(f"extern int32_t {symbol}({of_panels});" for symbol in panels),
         f"const vx_panels vx_panels_tiles[VX_STREAMED_MOST] = {{{', '.join(['0', *panels])}}};",
-        f"const int64_t vx_panels_rows = {len(panels)};",
         f"const int64_t vx_streamed_ahead = {AHEAD[True]};",
         "const vx_streamed vx_streamed_tiles[2][VX_STREAMED_MOST] = {",
         *(f"  {{{', '.join(['0', *row])}}}," for row in symbols),
