@@ -136,5 +136,5 @@ def streamed_rows(
 def streamed_serves(ops: Arithmetic, s: Strategies, rows: Value, k: Value, a_is_col: Value, prepacked: Value) -> Value:
     """0 for the streamed family where it cannot serve: k not contiguous in A, or a single step of it, or more rows by
     a packed B than its kernels have."""
-    few = ops.where(rows * prepacked > max(PANELS) + 0.5, 0.0, 1.0 - a_is_col)
-    return 1.0 - s.streamed * (1.0 - ops.where(k > s.tile_k, few, 0.0))
+    unfit = ops.where(rows * prepacked > max(PANELS) + 0.5, 1.0, a_is_col)
+    return 1.0 - s.streamed * ops.where(k > s.tile_k, unfit, 1.0)

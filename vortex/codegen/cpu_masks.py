@@ -42,7 +42,8 @@ def in_parts(body: Any) -> Any:
 def parts_ir() -> str:
     """LLVM text of `vortex_first_<dtype>x<lanes>(place, vector, mask)` for each of them."""
     stores = [_store_ir(dtype, lanes) for dtype in LLVM_NAMES for lanes in LANES]
-    return "\n".join([*stores, "declare i8 @llvm.ctpop.i8(i8)", "attributes #3 = { alwaysinline nounwind }", ""])
+    counts = [f"declare i{lanes} @llvm.ctpop.i{lanes}(i{lanes})" for lanes in LANES]
+    return "\n".join([*stores, *counts, "attributes #3 = { alwaysinline nounwind }", ""])
 
 
 def _symbol(dtype: str, lanes: int) -> str:
@@ -53,7 +54,7 @@ def _store_ir(dtype: str, lanes: int) -> str:
     kind, half = LLVM_NAMES[dtype], lanes // 2
     rest, block, parts = "%vector", "some", []
     while half:
-        parts.append(_half_ir(kind, half, rest, block))
+        parts.append(_half_ir(kind, lanes, half, rest, block))
         rest, block, half = f"%rest{half}", f"after{half}", half // 2
     parameters = f"ptr %place, <{lanes} x {kind}> %vector, <{lanes} x i1> %mask"
     return f"""define linkonce_odr hidden i32 @{_symbol(dtype, lanes)}({parameters}) #3 {{
@@ -64,23 +65,22 @@ all:
   store <{lanes} x {kind}> %vector, ptr %place, align 4
   br label %done
 some:
-  %bits = {f"zext i{lanes} %lanes to i8" if lanes < 8 else "or i8 %lanes, 0"}
-  %count = call i8 @llvm.ctpop.i8(i8 %bits)
+  %count = call i{lanes} @llvm.ctpop.i{lanes}(i{lanes} %lanes)
 {"".join(parts)}  br label %done
 done:
   ret i32 0
 }}"""
 
 
-def _half_ir(kind: str, half: int, vector: str, block: str) -> str:
+def _half_ir(kind: str, lanes: int, half: int, vector: str, block: str) -> str:
     """Where `count` has the bit `half`, so many of the first elements of `vector`, which has twice as many, from
     `place` on; then `rest` and `place` are of what is left."""
     whole, part = f"<{2 * half} x {kind}>", f"<{half} x {kind}>"
     of_low, of_high = (", ".join(f"i32 {i}" for i in range(first, first + half)) for first in (0, half))
     place = "%place" if block == "some" else f"%place{2 * half}"
     return f"""  %low{half} = shufflevector {whole} {vector}, {whole} poison, <{half} x i32> <{of_low}>
-  %bit{half} = and i8 %count, {half}
-  %has{half} = icmp ne i8 %bit{half}, 0
+  %bit{half} = and i{lanes} %count, {half}
+  %has{half} = icmp ne i{lanes} %bit{half}, 0
   br i1 %has{half}, label %store{half}, label %after{half}
 store{half}:
   store {part} %low{half}, ptr {place}, align 4

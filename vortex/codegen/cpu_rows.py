@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from vortex.codegen.cpu_tile import stream_ir
-from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.lower import compile_object, cpu_target, with_body
 from vortex.codegen.trees import found, mapped, substitute
 
 GROUP = 7
@@ -112,4 +112,4 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
     grouped = mapped(function.body, (ir.TensorLoad, element))
     crowded = max(rows, default=0) >= GROUP
     body = mapped(grouped if crowded else function.body, (ir.Call, address))
-    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return with_body(function, body)

@@ -10,7 +10,7 @@ each row of AVX2's are fewer chains of multiply-adds than keep a core busy with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,20 +67,12 @@ def streamed_table(tile: tuple[int, int, int] | None) -> list[str]:
     ]
 
 
-def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool) -> tirx.PrimFunc:
-    """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns], k of at most `depth`.
-
-    `symbol(a, b, c, columns, k, lda, ldb, ldc, ahead, accumulate)`: strides in elements; C is read only if `accumulate`
-    is not 0. Columns are taken `vectors` vectors at a time, the last of them under a mask. `ahead` is how many elements
-    ahead a `near` B is asked for by kernels of TOLD rows, and not used by others.
-    """
-    width = vectors * lanes
+def passing(rows: int, vectors: int, lanes: int) -> tuple[Callable[..., Any], Callable[..., None], Callable[..., None]]:
+    """A vector of columns from one on; and statements in TVMScript that begin and store `rows` x `vectors` sums of C
+    from the column `first` on, which lie row by row in `acc`."""
 
     def vector(first: Any) -> Any:
         return T.ramp(first, 1, lanes)
-
-    def inside(count: Any) -> Any:
-        return vector(0) < T.broadcast(count, lanes)
 
     @T.inline
     def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
@@ -89,6 +81,27 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool)
                 acc[vector((i * vectors + v) * lanes)] = C[i, vector(first + v * lanes)]
             else:
                 acc[vector((i * vectors + v) * lanes)] = T.broadcast(T.float32(0), lanes)
+
+    @T.inline
+    def finish(C: Any, acc: Any, first: Any) -> None:
+        for i, v in T.grid(rows, vectors):
+            C[i, vector(first + v * lanes)] = acc[vector((i * vectors + v) * lanes)]
+
+    return vector, begin, finish
+
+
+def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool) -> tirx.PrimFunc:
+    """C[0:rows, 0:columns] (+)= A[0:rows, 0:k] B[0:k, 0:columns], k of at most `depth`.
+
+    `symbol(a, b, c, columns, k, lda, ldb, ldc, ahead, accumulate)`: strides in elements; C is read only if `accumulate`
+    is not 0. Columns are taken `vectors` vectors at a time, the last of them under a mask. `ahead` is how many elements
+    ahead a `near` B is asked for by kernels of TOLD rows, and not used by others.
+    """
+    width = vectors * lanes
+    vector, begin, finish = passing(rows, vectors, lanes)
+
+    def inside(count: Any) -> Any:
+        return vector(0) < T.broadcast(count, lanes)
 
     def step(A: Any, B: Any, acc: Any, line: Any, first: Any, k: Any, ahead: Any) -> None:
         distance = ahead if near and rows <= TOLD else AHEAD[near]
@@ -103,11 +116,6 @@ def streamed_kernel(rows: int, vectors: int, depth: int, lanes: int, near: bool)
     def whole(A: Any, B: Any, acc: Any, line: Any, first: Any, ahead: Any) -> None:
         for k in range(depth):
             step(A, B, acc, line, first, k, ahead)
-
-    @T.inline
-    def finish(C: Any, acc: Any, first: Any) -> None:
-        for i, v in T.grid(rows, vectors):
-            C[i, vector(first + v * lanes)] = acc[vector((i * vectors + v) * lanes)]
 
     @T.inline
     def rest(A: Any, B: Any, C: Any, acc: Any, i: Any, first: Any, k: Any, count: Any, accumulate: Any) -> None:
@@ -168,9 +176,7 @@ def panels_kernel(rows: int, at_once: int, lanes: int) -> tirx.PrimFunc:
     read whole.
     """
     vectors = LINE // lanes
-
-    def vector(first: Any) -> Any:
-        return T.ramp(first, 1, lanes)
+    vector, begin, finish = passing(rows, at_once * vectors, lanes)
 
     def inside(count: Any, v: int) -> Any:
         return vector(v * lanes) < T.broadcast(count, lanes)
@@ -183,19 +189,6 @@ def panels_kernel(rows: int, at_once: int, lanes: int) -> tirx.PrimFunc:
             line = B[first + g, k, vector(v * lanes)]
             for i in range(rows):
                 T.buffer_store(acc, T.fma(T.broadcast(A[i, k], lanes), line, acc[at(i, g, v)]), [at(i, g, v)])
-
-    @T.inline
-    def begin(C: Any, acc: Any, first: Any, accumulate: Any) -> None:
-        for i, g, v in T.grid(rows, at_once, vectors):
-            if accumulate != 0:
-                acc[at(i, g, v)] = C[i, vector((first + g) * LINE + v * lanes)]
-            else:
-                acc[at(i, g, v)] = T.broadcast(T.float32(0), lanes)
-
-    @T.inline
-    def finish(C: Any, acc: Any, first: Any) -> None:
-        for i, g, v in T.grid(rows, at_once, vectors):
-            C[i, vector((first + g) * LINE + v * lanes)] = acc[at(i, g, v)]
 
     def begin_last(C: Any, acc: Any, first: Any, count: Any, accumulate: Any) -> None:
         for i, v in product(range(rows), range(vectors)):
@@ -231,10 +224,10 @@ def panels_kernel(rows: int, at_once: int, lanes: int) -> tirx.PrimFunc:
             acc = T.sblock_alloc_buffer((rows * at_once * LINE,), "float32", scope="local")
             blocks: T.let[T.int64] = T.truncdiv(columns, LINE * at_once)
             for block in T.serial(blocks):
-                begin(C, acc, block * at_once, accumulate)
+                begin(C, acc, block * at_once * LINE, accumulate)
                 for p in T.serial(k):
                     step(A, B, acc, block * at_once, at_once, p)
-                finish(C, acc, block * at_once)
+                finish(C, acc, block * at_once * LINE)
             for panel in T.serial(T.truncdiv(columns + LINE - 1, LINE) - blocks * at_once):
                 first: T.let[T.int64] = blocks * at_once + panel
                 count: T.let[T.int32] = T.Cast("int32", T.min(columns - first * LINE, T.int64(LINE)))

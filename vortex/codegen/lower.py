@@ -79,8 +79,6 @@ def lower(
     if rewrite:
         module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
     module = Sequential(sharing)(module)
-    if not has_mask_registers(target):
-        module = tvm.IRModule({name: with_body(f, in_parts(f.body)) for name, f in module.functions.items()})
     module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
     return tirx.transform.LowerIntrin()(module)
 
@@ -102,7 +100,9 @@ def compile_object(
 ) -> None:
     """`llvm_ir` defines what functions call besides those of the runtime; the rest is as in `lower`."""
     module = lower(functions, target, share, simplify, rewrite)
-    llvm_ir += "" if has_mask_registers(target) else parts_ir()
+    if not has_mask_registers(target):
+        module = tvm.IRModule({name: with_body(f, in_parts(f.body)) for name, f in module.functions.items()})
+        llvm_ir += parts_ir()
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})

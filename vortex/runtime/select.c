@@ -101,8 +101,8 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_serves(call);
   if (s->held) return !call->transpose_a && !call->transpose_b;
-  if (s->streamed && (call->transpose_a || call->transpose_b || call->k <= s->tile_k)) return 0;
-  if (s->streamed) return !call->packed || (vx_panel == LINE_FLOATS && call->m <= vx_panels_rows);
+  int has_rows = !call->packed || (vx_panel == LINE_FLOATS && call->m <= vx_panels_rows);
+  if (s->streamed) return !call->transpose_a && !call->transpose_b && has_rows && call->k > s->tile_k;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;
   if (VX_WORDS && !call->packed) return s->pack_b != 0;
   return s->swap ? !call->packed && (call->transpose_a || s->pack_b) : !call->transpose_b || s->pack_b;

@@ -10,20 +10,18 @@ int32_t vx_streamed_nest(const float *a, const float *b, float *c, float *scratc
                          int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
                          const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)tile_m, (void)tile_n, (void)vectors;
-  if (panel_stride) {
-    vx_panels_tiles[m](a, b + first / panel * panel_stride, c + first, end - first, k, lda, panel_stride, ldc, how & VX_ADDS);
-    if (finish) vortex_store(store, c + first, ldc, 0, first, m, end - first);
-    return 0;
-  }
   const vx_streamed *tiles = vx_streamed_tiles[(how & VX_NEAR) != 0];
   int64_t p = 0, ahead = (end - first) * tile_k <= NEXT_ROWS ? tile_k * ldb : vx_streamed_ahead;
-  do {
-    int64_t depth = smaller(tile_k, k - p);
-    for (int64_t i = 0; i < m; i += rows)
-      tiles[smaller(rows, m - i)](a + i * lda + p, b + p * ldb + first, c + i * ldc + first, end - first, depth, lda, ldb, ldc, ahead,
-                                  (how & VX_ADDS) || p);
-    p += depth;
-  } while (p < k);
+  if (panel_stride) /* packed: all of k at once */
+    vx_panels_tiles[m](a, b + first / panel * panel_stride, c + first, end - first, k, lda, panel_stride, ldc, how & VX_ADDS);
+  else
+    do {
+      int64_t depth = smaller(tile_k, k - p);
+      for (int64_t i = 0; i < m; i += rows)
+        tiles[smaller(rows, m - i)](a + i * lda + p, b + p * ldb + first, c + i * ldc + first, end - first, depth, lda, ldb, ldc,
+                                    ahead, (how & VX_ADDS) || p);
+      p += depth;
+    } while (p < k);
   if (finish) vortex_store(store, c + first, ldc, 0, first, m, end - first);
   return 0;
 }
