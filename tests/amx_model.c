@@ -21,8 +21,11 @@ static int32_t refused(void) {
   return 1;
 }
 
-int32_t vortex_tile_configure(const void *from) {
-  memcpy(&sizes, from, sizeof sizes);
+int32_t vortex_tile_configure(int64_t low, int64_t high, int64_t rows) {
+  int64_t wanted[8] = {1, 0, low, high, 0, 0, rows, 0};
+  _Static_assert(sizeof sizes == 48 + 16, "what ldtilecfg reads");
+  if (!memcmp(&sizes, wanted, sizeof sizes)) return 0;
+  memcpy(&sizes, wanted, sizeof sizes);
   memset(tiles, 0, sizeof tiles);
   int wrong = sizes.palette != 1 || sizes.first_row;
   for (int t = 0; t < 16; t++)

@@ -7,7 +7,9 @@ from vortex.machine import read_machine
 AVX2 = "fpu sse sse2 avx avx2 bmi1 bmi2 f16c fma abm movbe"
 SKYLAKE = f"{AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
 CASCADE = f"{SKYLAKE} avx512_vnni"
-ZEN4 = f"{CASCADE} avx512ifma avx512vbmi avx512_vbmi2 avx512_bitalg avx512_vpopcntdq avx512_bf16 gfni"
+ICELAKE = f"{CASCADE} avx512ifma avx512vbmi avx512_vbmi2 avx512_bitalg avx512_vpopcntdq gfni"
+ZEN4 = f"{ICELAKE} avx512_bf16"
+SAPPHIRE = f"{ZEN4} avx512_fp16 avx_vnni amx_tile amx_bf16 amx_int8"
 CACHES = (  # level, type, size, ways, sets
     ("1", "Data", "32K", "8", "64"),
     ("1", "Instruction", "32K", "8", "64"),

@@ -30,6 +30,7 @@ MODULES = (
     "gpu_hardware",
     "affinity",
     "machine",
+    "probe_dots",
     "probe",
     "comparison",
     "cuda_driver",

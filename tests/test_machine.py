@@ -1,7 +1,7 @@
 """Recorded machines are read from small trees of files."""
 
 import pytest
-from recorded import AVX2, CASCADE, SKYLAKE, ZEN4, machine, tree, write
+from recorded import AVX2, CASCADE, ICELAKE, SAPPHIRE, SKYLAKE, ZEN4, machine, tree, write
 
 from vortex.errors import DeviceError
 from vortex.machine import read_machine
@@ -27,7 +27,11 @@ class TestReading:
             ("AuthenticAMD 25", [(0x11, ZEN4, "znver4"), (0x61, ZEN4, "znver4"), (0x01, AVX2, "znver3")]),
             ("AuthenticAMD 23", [(0x31, AVX2, "znver2"), (0x01, AVX2, "znver1")]),
             ("GenuineIntel 6", [(0x55, SKYLAKE, "skylake-avx512"), (0x55, CASCADE, "cascadelake")]),
-            ("GenuineIntel 6", [(0x6A, ZEN4, "icelake-server"), (0x8F, ZEN4, "sapphirerapids")]),
+            ("GenuineIntel 6", [(0x6A, ICELAKE, "icelake-server"), (0x8F, ZEN4, "sapphirerapids")]),
+            # A hypervisor gives a newer processor the number of an older one, or hides a part of it.
+            ("GenuineIntel 6", [(0xA7, ICELAKE, "rocketlake"), (0xA7, SAPPHIRE, "sapphirerapids")]),
+            ("GenuineIntel 6", [(0xA7, ZEN4, "cooperlake"), (0xB7, CASCADE, "cascadelake")]),
+            ("GenuineIntel 6", [(0xAD, SAPPHIRE, "graniterapids"), (0xAD, CASCADE, "cascadelake")]),
             ("GenuineIntel 6", [(0x3F, AVX2, "haswell"), (0xFE, SKYLAKE, "x86-64-v4")]),
             ("SomebodyElse 7", [(1, AVX2, "x86-64-v3")]),
         ],

@@ -9,7 +9,7 @@ import time
 import tomllib
 
 import pytest
-from recorded import AVX2, QUIET, SKYLAKE, machine
+from recorded import AVX2, QUIET, SAPPHIRE, SKYLAKE, machine
 
 from vortex import affinity, comparison, probe
 from vortex.errors import DeviceError, ToolchainError
@@ -30,6 +30,21 @@ class TestAssembling:
         wide = spec.instruction("float32")
         assert (wide.lanes, wide.registers) == (8, 16)
         assert not any(flag.startswith("avx512") for flag in spec.features)
+
+    def test_tiles_of_amx_where_linux_grants_them(self, tmp_path):
+        found = machine(tmp_path, model=0x8F, flags=SAPPHIRE)
+        words = {"bfloat16": (2.4e9, 0.0), "bfloat16_chain": (0.25e9, 0.0)}
+        tiles = {f"{dtype}_tiles": (0.14e9, 0.0) for dtype in ("bfloat16", "int8")}
+        tiles |= {f"{dtype}_tiles_chain": (0.045e9, 0.0) for dtype in ("bfloat16", "int8")}
+        spec, _ = probe.assemble(found, QUIET | words | tiles)
+        for dtype, name in (("bfloat16", "tdpbf16ps-tmm"), ("int8", "tdpbssd-tmm")):
+            tile = spec.instruction(dtype)
+            assert (tile.name, tile.registers, tile.rows, tile.depth) == (name, 8, 16, 16)
+            assert (tile.issue_per_cycle, tile.cycles, tile.latency_cycles) == (1, 16, 50)  # of a clock of 2.25 GHz
+        refused, _ = probe.assemble(found, QUIET | words)
+        assert refused.instruction("bfloat16").name == "vdpbf16ps-zmm" and not any(
+            i.tiles for i in refused.instructions
+        )
 
     def test_figures_a_hypervisor_made_up(self, tmp_path):
         odd = (

@@ -10,6 +10,7 @@ import pytest
 from priced import found, selector
 from recorded import CASCADE, QUIET, SKYLAKE, machine
 
+import vortex
 from vortex import comparison, probe, profiler
 from vortex.candidates import main_tiles, register_tiles, sieve
 from vortex.errors import DeviceError, NoInstructionError, SpecError
@@ -284,3 +285,10 @@ class TestWhatIf:
         changed = what_if(SPEC, {"l2.capacity_bytes": 524_288})
         assert json.loads(changed.model_dump_json())["name"] == SPEC.name
         assert changed.fingerprint() != SPEC.fingerprint()
+
+
+def test_a_spec_that_no_candidate_passes_is_refused():
+    with pytest.raises(
+        SpecError, match=r"no candidate for gemm of float32 .*FilterByISA 0.*widen the utilization bounds"
+    ):
+        vortex.compile("gemm", what_if(SPEC, {"L0.max_utilization": 0.05}), cache=False)

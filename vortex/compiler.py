@@ -18,7 +18,7 @@ from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.emission import Emission
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
-from vortex.errors import DtypeError
+from vortex.errors import DtypeError, SpecError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
 from vortex.operators import Conv2d, Operator, settings
@@ -63,6 +63,12 @@ def compile(
         found = invariant_in_m(found)
     if not words:
         found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES)
+    if not found.strategies:
+        counts = ", ".join(f"{step.level} {step.filter} {step.count}" for step in found.admitted)
+        raise SpecError(
+            f"{hardware.name}: no candidate for {operator.name} of {operator.dtype} passes the sieve ({counts}); "
+            "widen the utilization bounds of the levels"
+        )
     clock.lap("sieve")
     called = {(tile.m, tile.n // lanes) for tile in found.register_tiles}
     shapes = sorted(called | tiles_called(isa.registers) if conv else called)

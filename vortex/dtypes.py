@@ -147,7 +147,12 @@ class WordFormat:
 
     def lines(self, k: int) -> int:
         """Lines of a packed panel of B."""
-        return self.weights.lines(k) if self.weights else -(-k // self.per_word) + 1
+        return self.weights.lines(k) if self.weights else -(-k // (self.per_word * self.whole)) * self.whole + 1
+
+    @property
+    def whole(self) -> int:
+        """Words of k that a panel of B has a multiple of, with zeros past its end: those of a tile."""
+        return 16 if self.tiles else 1
 
     @property
     def step(self) -> int:

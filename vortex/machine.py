@@ -19,6 +19,7 @@ V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 VNNI = V4 | {"avx512_vnni"}
 ICELAKE = VNNI | {"avx512ifma", "avx512vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq"}
 BF16 = ICELAKE | {"avx512_bf16"}
+AMX = BF16 | {"avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
 
 # Vendor, family, models, LLVM's name, and flags without which (hidden by a hypervisor) the name would promise too much.
 # Families and models: llvm/lib/TargetParser/Host.cpp and Linux, arch/x86/include/asm/intel-family.h. First fit wins.
@@ -44,6 +45,16 @@ PROCESSORS: tuple[tuple[str, int, Collection[int], str, frozenset[str]], ...] = 
     (INTEL, 6, {0x3D, 0x47, 0x4F, 0x56}, "broadwell", V3),
     (INTEL, 6, {0x3C, 0x3F, 0x45, 0x46}, "haswell", V3),
 )
+DOTS = frozenset({"avx512_vnni", "avx512_bf16"})
+"""What LLVM makes code with only under a name that promises it: a name without what the flags tell is an older one,
+which a hypervisor gave a newer processor (a Granite Rapids as family 6, model A7h: Rocket Lake)."""
+BY_FLAGS = (
+    ("sapphirerapids", AMX),
+    ("cooperlake", VNNI | {"avx512_bf16"}),
+    ("cascadelake", VNNI),
+    ("x86-64-v4", V4),
+)
+"""The names of processors that are not in the table."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +90,13 @@ class Machine:
 
     @property
     def llvm_cpu(self) -> str:
-        """LLVM's name for this processor: never one that promises a flag which is not here."""
+        """LLVM's name for this processor: never one that promises a flag which is not here, or lacks a dot product."""
         for vendor, family, models, name, needs in PROCESSORS:
-            if (vendor, family) == (self.vendor, self.family) and self.model in models and needs <= self.flags:
+            if (vendor, family) != (self.vendor, self.family) or self.model not in models:
+                continue
+            if DOTS & self.flags <= needs <= self.flags:
                 return name
-        return "x86-64-v4" if self.flags >= V4 else "x86-64-v3"
+        return next((name for name, needs in BY_FLAGS if needs <= self.flags), "x86-64-v3")
 
     @property
     def lanes(self) -> int:

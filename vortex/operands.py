@@ -74,7 +74,7 @@ REASONS: tuple[Refusal, ...] = (
     (
         OperandError,
         "cannot have this zero point",
-        "pass one that its bytes can hold; elements other than int8, and products by AMX tiles, have none",
+        "pass one that its bytes can hold; elements other than int8 have none",
     ),
 )
 """In the order of the numbers of runtime/products.h."""

@@ -12,7 +12,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from vortex.cache import cache_directory
 from vortex.errors import DeviceError, ToolchainError
 from vortex.machine import V3, V4, Machine, read_machine
+from vortex.probe_dots import DOTS, Rates, dot_figures
 
 if TYPE_CHECKING:  # Else imported where one is made: a library of this machine is found again without its models.
     from vortex.hardware import HardwareSpec
@@ -30,7 +31,7 @@ SOURCE = PACKAGE / "runtime" / "probe.c"
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
 MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
-LAYOUT = 3  # raise when detection changes what it makes of the same machine
+LAYOUT = 4  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
 LEVELS = (
@@ -40,28 +41,6 @@ LEVELS = (
 )
 
 BOUNDS = ("min_utilization", "max_utilization")
-
-Rates = Mapping[str, tuple[float, float]]
-"""What `probe.c` prints: name -> (one core alone, all cores together), per second; `hand_off` in seconds."""
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A dot instruction that a processor may have, and the CPU flag that says so."""
-
-    name: str
-    dtype: str
-    flag: str
-
-    def is_in(self, machine: Machine) -> bool:
-        return self.flag in machine.flags and machine.lanes == 16
-
-
-DOTS = {
-    "b": Dot("vdpbf16ps-zmm", "bfloat16", "avx512_bf16"),
-    "v": Dot("vpdpbusd-zmm", "int8", "avx512_vnni"),
-}
-"""By the letter that `probe.c` is told."""
 
 
 @dataclass(frozen=True)
@@ -226,21 +205,9 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     readings.append(Reading(f"{name}.features", " ".join(flags), f"{cpuinfo}flags"))
     instructions = [instruction]
     for dot in DOTS.values():
-        if not dot.is_in(machine):
-            continue
-        rate, chain = rates[dot.dtype][0], scalar / rates[f"{dot.dtype}_chain"][0]
-        starts = max(1, round(rate / scalar))
-        instructions.append(table(dot.name, [
-            ("name", dot.name, "the widest in the flags"),
-            ("dtype", dot.dtype, "what it multiplies"),
-            ("lanes", lanes, f"{cpuinfo}avx512f in flags"),
-            ("registers", registers, f"{cpuinfo}zmm0-zmm31"),
-            ("issue_per_cycle", starts, f"measured: {rate / scalar:.2f} a cycle of the scalar clock"),
-            ("latency_cycles", max(1, min(round(chain), (registers - 2) // starts)),
-             f"measured: {chain:.2f} cycles of the scalar clock"),
-            ("features", (*flags, dot.flag), ""),
-        ]))  # fmt: skip
-        readings.append(Reading(f"{dot.name}.features", " ".join((*flags, dot.flag)), f"{cpuinfo}flags"))
+        if dot.is_in(machine) and dot.measured in rates:  # Linux may refuse tiles
+            instructions.append(table(dot.name, dot_figures(dot, rates, clock, (*flags, *dot.flags))))
+            readings.append(Reading(f"{dot.name}.features", " ".join((*flags, *dot.flags)), f"{cpuinfo}flags"))
     memories = [table(cache.name, [
         ("name", cache.name, cache.source),
         ("capacity_bytes", cache.size, f"read from {cache.source}"),

@@ -1,8 +1,9 @@
 """Load stages of dot instructions on CPUs: elements gathered into 32-bit words of neighbours along k, or widened.
 
 A word past the end of k is filled with zeros, and a masked-off lane touches no memory. What is packed of B lies in
-panels `width` words wide and `stride` words apart: first the line where the accumulators of a signed A begin (-128
-times the sums of the columns; zeros where products are of floating point), then a line for each word of k.
+panels `width` words wide and `stride` words apart: first the line that a zero point of A is multiplied by (the sums of
+the columns, negative; zeros where products are of floating point), then a line for each word of k, up to a whole tile
+of AMX.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     A few rows at a time over all panels: B is read as it lies in memory.
     """
     gather, per_word, signed = Gather(words, lanes), words.per_word, words.accumulator == "int32"
-    element, span, pieces = gather.element, lanes * per_word, GATHERED // per_word
+    element, span, pieces, whole = gather.element, lanes * per_word, GATHERED // per_word, words.whole
     at_once, line = STREAMS // per_word, LINE * 4 // words.item_bytes
     lines = max(GATHERED * lanes // line, 1)
 
@@ -170,7 +171,7 @@ def interleave_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                 D[T.ramp(T.truncdiv(j * lanes, width) * stride + T.truncmod(j * lanes, width), 1, lanes)] = T.broadcast(
                     T.int32(0), lanes
                 )
-            depth: T.let[T.int64] = T.truncdiv(k + per_word - 1, per_word)
+            depth: T.let[T.int64] = T.truncdiv(k + per_word * whole - 1, per_word * whole) * whole
             for wo in T.serial(T.truncdiv(depth + at_once - 1, at_once)):
                 for jo in T.serial(T.truncdiv(columns + GATHERED * lanes - 1, GATHERED * lanes)):
                     first: T.let[T.int64] = jo * (GATHERED * lanes)
@@ -203,7 +204,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     Square blocks of words in registers: `lanes` loads, log2(lanes) rounds of shuffles, `lanes` stores.
     """
     gather, per_word, signed = Gather(words, lanes), words.per_word, words.accumulator == "int32"
-    element, rounds = gather.element, len(exchanges(lanes))
+    element, rounds, whole = gather.element, len(exchanges(lanes)), words.whole
 
     @T.prim_func(s_tir=True)
     def turn_(
@@ -227,7 +228,7 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                 for io in T.serial(T.truncdiv(k + lanes * per_word - 1, lanes * per_word)):
                     left: T.let[T.int32] = T.Cast("int32", T.min(k - io * lanes * per_word, T.int64(lanes * per_word)))
                     tall: T.let[T.int32] = T.Cast("int32", T.min(columns - first, T.int64(lanes)))
-                    filled: T.let[T.int32] = T.truncdiv(left + per_word - 1, per_word)
+                    filled: T.let[T.int32] = T.truncdiv(left + per_word * whole - 1, per_word * whole) * whole
                     for j in T.unroll(lanes):
                         if j < tall:
                             block[T.ramp(j * lanes, 1, lanes)] = gather.along(

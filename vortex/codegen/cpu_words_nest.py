@@ -67,8 +67,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     which is multiplied by `zero`. The store stage is run as in `cpu_nest.nest`.
     """
     rows_first, load_a, load_b = stage.rows_first, stage.load_a, stage.load_b
-    per_word, item, weights = words.per_word, words.item_bytes, words.weights
+    per_word, item, weights, whole, tiled = words.per_word, words.item_bytes, words.weights, words.whole, words.tiles
     element, line = words.stored, LINE * 4 // item
+    signed_tiles = T.bool(tiled and words.accumulator == "int32")  # for tiles 128 is no number without effect
 
     def line_of(step: Any) -> Any:
         """Where the words of this step of k begin in a packed panel."""
@@ -121,10 +122,11 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, depth - p0)
                 elements: T.let[T.int64] = T.min(tile_k * per_word, k - p0 * per_word)
-                stride: T.let[T.int64] = width * (kb + 2)  # a line for `start`, and one against colliding panels
+                padded: T.let[T.int64] = T.truncdiv(kb + whole - 1, T.int64(whole)) * whole
+                stride: T.let[T.int64] = width * (padded + 2)  # a line for `start`, and one against colliding panels
                 begins: T.let[T.int32] = T.Select(po == 0, T.int32(1), T.int32(0)) if load_b == "none" else T.int32(1)
                 mode: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate) + T.Select(
-                    zero != 0, (2 + 4 * zero) * begins, T.int32(0)
+                    T.Or(zero != 0, signed_tiles), (2 + 4 * zero) * begins, T.int32(0)
                 )
                 if load_b != "none":
                     T.evaluate(
@@ -146,8 +148,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                     i0: T.let[T.int64] = io * tile_m
                     mb: T.let[T.int64] = T.min(tile_m, m - i0)
                     tiles: T.let[T.int64] = T.truncdiv(mb + rows - 1, rows)
-                    low: T.let[T.int64] = T.truncdiv(mb, tiles)
-                    extra: T.let[T.int64] = mb - low * tiles
+                    # Rows are shared out evenly; of tiles with 16 rows all but the last are whole.
+                    low: T.let[T.int64] = rows if tiled else T.truncdiv(mb, tiles)
+                    extra: T.let[T.int64] = T.int64(0) if tiled else mb - low * tiles
                     corner: T.let[T.int64] = (
                         p0 * per_word * lda + i0 if load_a == "columns" else i0 * lda + p0 * per_word
                     )
@@ -172,7 +175,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                         wide: T.let[T.int64] = T.min(width, j0 + nb - j)
                         vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
                         i: T.let[T.int64] = u * low + T.min(u, extra)
-                        height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
+                        height: T.let[T.int64] = (
+                            T.min(rows, mb - i) if tiled else low + T.Select(u < extra, T.int64(1), T.int64(0))
+                        )
                         if t == 0:
                             if load_a == "none":  # noqa: SIM102
                                 # Rows this short end before the hardware has seen a stream.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from vortex.codegen.cpu_amx import amx_ir, amx_kernel
+from vortex.codegen.cpu_amx import amx_ir, amx_kernel, leave_kernel
 from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
 from vortex.codegen.cpu_word_dots import emit_word_dots
@@ -53,7 +53,8 @@ def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_c
     of_b = () if words.weights else (interleave_kernel, turn_kernel)
     kernels = (*of_b, rows_kernel, columns_kernel)
     functions = [word_dispatch(tiles), *(kernel(words, lanes) for kernel in kernels)]
-    compile_object(functions, cpu_target(llvm_cpu), path)
+    leave, text = ([leave_kernel()], amx_ir([], words)) if words.tiles else ([], "")
+    compile_object([*functions, *leave], cpu_target(llvm_cpu), path, llvm_ir=text)
 
 
 def word_stages(words: WordFormat) -> list[WordStage]:
@@ -133,13 +134,12 @@ def word_table(words: WordFormat) -> list[str]:
 
 
 def word_defines(words: WordFormat) -> list[str]:
-    """Macros of `runtime/`: how many elements a word has, how many bytes an element, whether A may be unsigned, and
-    whether it may have a zero point."""
-    signed = int(words.accumulator == "int32")
-    whole, zeros = int(words.widened), int(signed and not words.tiles)
+    """Macros of `runtime/`: how many elements a word has, how many bytes an element, whether A may be unsigned and have
+    a zero point, whether elements are widened, and of how many words panels of B have a multiple."""
     return [
-        "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}", f"VX_FLIPS={signed}",
-        f"VX_WIDENED={whole}", f"VX_ZEROS={zeros}", *weight_defines(words.weights),
+        "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}",
+        f"VX_FLIPS={int(words.accumulator == 'int32')}", f"VX_WIDENED={int(words.widened)}", f"VX_WHOLE={words.whole}",
+        *weight_defines(words.weights),
     ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ static float *filled(size_t count) {
 int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, int64_t calls, int64_t repetitions, double *times) {
   int32_t rows = (int32_t)rows_, vectors = (int32_t)vectors_;
   int64_t lanes = vx_measured_lanes(), width = vectors * lanes, lda = layout ? rows : depth + 16;
-  float *a = filled((size_t)(rows * lda + depth * lda)), *b = filled((size_t)(depth * width)), *c = filled((size_t)(rows * width));
+  float *a = filled((size_t)(rows * lda + depth * lda)), *b = filled((size_t)((depth + 16) * width)), *c = filled((size_t)(rows * width));
   int failed = !a || !b || !c;
   vx_l0 run = vx_l0_layouts()[layout];
   for (int64_t r = -1; !failed && r < repetitions; r++) {
@@ -45,7 +45,7 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
 
 /* Seconds per element of a load stage (0 copy, 1 transpose) from rows `stride` apart into panels of `width`. */
 int vx_time_load(int32_t stage, int64_t rows, int64_t width, int64_t stride, int64_t repetitions, double *times) {
-  float *source = filled((size_t)((stage ? width : rows) * stride)), *target = filled((size_t)(rows * width));
+  float *source = filled((size_t)((stage ? width : rows) * stride)), *target = filled((size_t)((rows + 16) * width));
   int failed = !source || !target;
   for (int64_t r = -1; !failed && r < repetitions; r++) {
     double start = seconds();

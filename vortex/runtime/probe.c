@@ -2,10 +2,12 @@
  *
  *     probe LANES[DOTS] CPU[,CPU...] DRAM_BYTES [ONE_BYTES:ALL_BYTES ...]
  *
- * LANES is 16 (AVX-512) or 8 (AVX2); DOTS, after 16, are the dot instructions there are: b for vdpbf16ps, v for vpdpbusd; one thread is pinned to each CPU; each ONE:ALL pair gives the working set of a
- * cache for one core alone and for each core when all read. Prints lines "name one all": rates per second (hand_off:
- * seconds) of one core alone and of all together, 0 where not measured. The vector code is assembly text, so it
- * builds whatever the compiler's own flags allow; LANES says what may run.
+ * LANES is 16 (AVX-512) or 8 (AVX2); DOTS, after 16, are the dot instructions there are: b for vdpbf16ps, v for
+ * vpdpbusd, B and V for those of AMX's tiles; one thread is pinned to each CPU; each ONE:ALL pair gives the working set
+ * of a cache for one core alone and for each core when all read. Prints lines "name one all": rates per second
+ * (hand_off: seconds) of one core alone and of all together, 0 where not measured. Of tiles nothing is printed where
+ * Linux grants none. The vector code is assembly text, so it builds whatever the compiler's own flags allow; LANES and
+ * DOTS say what may run.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_THREADS = 1024, REPEATS = 5, BLOCK = 1 << 18, MIN_BYTES = 4096 };
 static const double WINDOW = 0.0025; /* seconds of one observation: far above a clock read, far below a second in all */
@@ -84,6 +88,41 @@ static double fma_chain(const char *data, size_t bytes) {
   }
 DOT_KERNELS(bfloat16, BFLOAT16)
 DOT_KERNELS(int8, INT8)
+
+/* Six chains cover latency over cycles of a tile's product (52 / 16); registers 6 and 7 are its operands. */
+#define SIX_OF(dot)                                                                          \
+  dot " %%tmm7, %%tmm6, %%tmm0\n\t" dot " %%tmm7, %%tmm6, %%tmm1\n\t" dot " %%tmm7, %%tmm6, %%tmm2\n\t" \
+  dot " %%tmm7, %%tmm6, %%tmm3\n\t" dot " %%tmm7, %%tmm6, %%tmm4\n\t" dot " %%tmm7, %%tmm6, %%tmm5\n\t"
+#define TILE_LOOP(body)                                                                                      \
+  "ldtilecfg (%1)\n\t" ZERO("0") ZERO("1") ZERO("2") ZERO("3") ZERO("4") ZERO("5") ZERO("6") ZERO("7") "1:\n\t" \
+  body "dec %0\n\tjnz 1b\n\ttilerelease" : "+r"(n) : "r"(whole) : "cc"
+#define ZERO(n) "tilezero %%tmm" n "\n\t"
+/* What `ldtilecfg` reads: palette 1; eight tiles of 64 bytes by 16 rows (Intel SDM vol. 1, chapter 18). */
+static const uint8_t whole[64] = {
+  [0] = 1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+  [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16,
+};
+
+#define TILE_KERNELS(name, dot)                                       \
+  static double name##_rate(const char *data, size_t bytes) {         \
+    (void)data, (void)bytes;                                          \
+    long n = 500;                                                     \
+    __asm__ volatile(TILE_LOOP(SIX_OF(dot)));                         \
+    return 500.0 * 6;                                                 \
+  }                                                                   \
+  static double name##_chain(const char *data, size_t bytes) {        \
+    (void)data, (void)bytes;                                          \
+    long n = 500;                                                     \
+    __asm__ volatile(TILE_LOOP(REP4(dot " %%tmm7, %%tmm6, %%tmm0\n\t"))); \
+    return 500.0 * 4;                                                 \
+  }
+TILE_KERNELS(bfloat16_tiles, "tdpbf16ps")
+TILE_KERNELS(int8_tiles, "tdpbssd")
+
+static int tiles_granted(void) {
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* Linux, Documentation/arch/x86/xstate.rst */
+  return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
 
 /* A 64-bit multiply takes 3 cycles on every Intel core since Nehalem and every AMD core since Zen (uops.info). */
 static double multiply_chain(const char *data, size_t bytes) {
@@ -254,6 +293,15 @@ int main(int count, char **arguments) {
   if (lanes == 16 && strchr(arguments[1], 'v')) {
     report("int8", int8_rate, BLOCK, 0);
     report("int8_chain", int8_chain, BLOCK, 0);
+  }
+  int granted = lanes == 16 && strpbrk(arguments[1], "BV") && tiles_granted();
+  if (granted && strchr(arguments[1], 'B')) {
+    report("bfloat16_tiles", bfloat16_tiles_rate, BLOCK, 0);
+    report("bfloat16_tiles_chain", bfloat16_tiles_chain, BLOCK, 0);
+  }
+  if (granted && strchr(arguments[1], 'V')) {
+    report("int8_tiles", int8_tiles_rate, BLOCK, 0);
+    report("int8_tiles_chain", int8_tiles_chain, BLOCK, 0);
   }
   for (int i = 4; i < count; i++) {
     char *rest, name[16];

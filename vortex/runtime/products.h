@@ -41,7 +41,7 @@ static inline const vx_operand *type_of_a(const TVMFFIAny *value, int32_t *flip)
 static inline int read_zero(int64_t flags, vx_call *call) {
   int64_t given = (flags - (flags & (ZERO - 1))) / ZERO, zero = given + (call->flip ? 128 : 0);
   call->zero = (int32_t)zero;
-  return given == 0 || (VX_ZEROS && zero >= 0 && zero <= 255);
+  return given == 0 || (VX_FLIPS && zero >= 0 && zero <= 255);
 }
 
 /* Elements of a packed operand, and how its panels lie in a call. */

@@ -6,14 +6,15 @@
 
 #include <stddef.h>
 
-/* Elements that are multiplied in 32-bit words: how many a word has, and their bytes. Set for the libraries that have them. */
+/* Elements that are multiplied in 32-bit words: how many a word has, and their bytes; lines of a panel of B come in multiples of
+ * VX_WHOLE, those of a tile of AMX. Set for the libraries that have them. */
 #ifndef VX_WORDS
 #define VX_WORDS 0
 #define VX_PER_WORD 1
 #define VX_ITEM 4
 #define VX_FLIPS 0
 #define VX_WIDENED 0
-#define VX_ZEROS 0
+#define VX_WHOLE 1
 #endif
 /* Neighbours along k in a line of a packed B of words. Where B is quantized, VX_GROUP of them share a scale, all of a column if it is 0,
  * no weight is larger than VX_LARGEST, and VX_HEADS lines are before those of a group. */
@@ -271,13 +272,15 @@ typedef int32_t (*vx_word_nest)(const void *a, const void *b, void *c, void *scr
                                 int64_t panel_stride, int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows,
                                 int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int32_t flip, int32_t zero);
 extern const vx_word_nest vx_word_nests[2][3][3];
+#define VX_TILES (VX_WHOLE > 1)
+int32_t vortex_leave_tiles(void);
 int32_t vortex_words_interleave(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
                                 int64_t width, int64_t stride);
 int32_t vortex_words_turn(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
                           int64_t width, int64_t stride);
 static inline int64_t vx_depth(int64_t k) { return quotient_up(k, VX_PER_WORD); }
 static inline int64_t vx_packed_lines(int64_t k) {
-  return quotient_up(k, VX_PER_LINE) + VX_HEADS * (VX_GROUP ? quotient_up(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
+  return rounded(quotient_up(k, VX_PER_LINE), VX_WHOLE) + VX_HEADS * (VX_GROUP ? quotient_up(k, VX_GROUP ? VX_GROUP : 1) : VX_WORDS);
 }
 
 /* weights.c: panels of quantized weights, q[i, j] with lines `q_k` and `q_n` apart for steps of k and n, likewise scales and zero points,

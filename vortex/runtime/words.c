@@ -62,6 +62,7 @@ static void run_task(void *context, int64_t index) {
   else /* partial sums of one strip of columns at a time */
     for (; column < end; column += tile_n)
       run_nest(work, scratch, a_words, row, m, column, smaller(column + tile_n, end), tile, tile_n + vx_lanes, &store, finish);
+  if (VX_TILES) vortex_leave_tiles();
 }
 
 static job job_of(const vx_call *call, const vx_plan *plan) {
@@ -72,7 +73,7 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
     work.load_a = A_COLUMNS;
   else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
     work.load_a = A_ROWS;
-  work.tile_k = smaller(s->tile_k, depth > 0 ? depth : 1);
+  work.tile_k = smaller(s->tile_k, rounded(larger(depth, 1), VX_WHOLE));
   if (work.load_a && !s->pack_a) {
     work.tile_k = smaller(work.tile_k, DEPTH);
     work.tile_m = smaller(work.tile_m, rounded(ROWS, s->rows));

@@ -1,0 +1,66 @@
+"""Dot instructions that a processor may have: how they are found, and what a spec says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vortex.machine import Machine
+
+Rates = Mapping[str, tuple[float, float]]
+"""What `probe.c` prints: name -> (one core alone, all cores together), per second; `hand_off` in seconds."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A dot instruction that a processor may have, and the CPU flags that say so: the last is its own."""
+
+    name: str
+    dtype: str
+    flags: tuple[str, ...]
+    rows: int = 1
+    """Of a tile of AMX, which has as many words of depth."""
+
+    @property
+    def measured(self) -> str:
+        """What `probe.c` calls its rate."""
+        return f"{self.dtype}_tiles" if self.rows > 1 else self.dtype
+
+    def is_in(self, machine: Machine) -> bool:
+        return machine.flags >= set(self.flags) and machine.lanes == 16
+
+
+DOTS = {
+    "b": Dot("vdpbf16ps-zmm", "bfloat16", ("avx512_bf16",)),
+    "v": Dot("vpdpbusd-zmm", "int8", ("avx512_vnni",)),
+    "B": Dot("tdpbf16ps-tmm", "bfloat16", ("avx512_bf16", "amx_tile", "amx_bf16"), 16),
+    "V": Dot("tdpbssd-tmm", "int8", ("avx512_vnni", "amx_tile", "amx_int8"), 16),
+}
+"""By the letter that `probe.c` is told. Load stages beside the tiles are made of what the vectors' products need."""
+
+
+def dot_figures(dot: Dot, rates: Rates, clock_hz: float, flags: tuple[str, ...]) -> list[tuple[str, Any, str]]:
+    """The figures of an instruction, each with where it came from. Vectors start at least once a cycle and run at the
+    clock of scalar code, tiles start once in several cycles of the clock that multiply-adds keep, `clock_hz`."""
+    clock, told = (clock_hz, "the clock") if dot.rows > 1 else (rates["clock"][0], "the scalar clock")
+    rate, link = rates[dot.measured][0] / clock, clock / rates[f"{dot.measured}_chain"][0]
+    registers, named = (8, "tmm0-tmm7") if dot.rows > 1 else (32, "zmm0-zmm31")
+    starts = max(1, round(rate))
+    cycles = 1 if dot.rows == 1 else max(1, round(1 / rate))
+    latency = max(1, min(round(link), (registers - 2) * cycles // starts))
+    tile = [
+        ("rows", dot.rows, "Intel SDM vol. 1, chapter 18: palette 1"),
+        ("depth", dot.rows, "the same chapter: words of a row of A"),
+        ("cycles", cycles, f"measured: one in {1 / rate:.2f} cycles of {told}"),
+    ]
+    return [
+        ("name", dot.name, "the widest in the flags"),
+        ("dtype", dot.dtype, "what it multiplies"),
+        ("lanes", 16, f"read from /proc/cpuinfo: {dot.flags[-1]} in flags"),
+        ("registers", registers, f"read from /proc/cpuinfo: {named}"),
+        *(tile if dot.rows > 1 else []),
+        ("issue_per_cycle", starts, f"measured: {rate:.2f} a cycle of {told}"),
+        ("latency_cycles", latency, f"measured: {link:.2f} cycles of {told}"),
+        ("features", flags, ""),
+    ]
