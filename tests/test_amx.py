@@ -90,6 +90,7 @@ def test_register_tiles_touch_and_add_what_they_should(dtype: str, model: bool, 
                 *(address(x) for x in (a, words, c, start)),
                 *map(ctypes.c_int64, integers),
                 *map(ctypes.c_int32, flags),
+                *(address(words), ctypes.c_int32(depth % 3)),
             )
             assert np.array_equal(c, expected), (rows, vectors, depth, last, accumulate, unsigned, zero)
 
@@ -167,7 +168,8 @@ def test_filter_by_isa_takes_tiles_and_weights_take_vectors() -> None:
     found = sieve(decompose(ops.Gemm(dtype="bfloat16"), SPEC))
     tallest = {tile.n // 16: max(t.m for t in found.register_tiles if t.n == tile.n) for tile in found.register_tiles}
     assert tallest == {1: 80, 2: 32, 3: 16, 4: 16, 5: 16}
-    assert {(s.l0.m, s.l0.n) for s in found.strategies} == {(80, 16), (32, 32), (16, 64), (16, 80)}
+    assert {(s.l0.m, s.l0.n) for s in found.strategies if s.stage.tiled} == {(80, 16), (32, 32), (16, 64), (16, 80)}
+    assert sum(s.stage.dot for s in found.strategies) == 1, "few rows by a transposed B go by vectors"
     plain = SPEC.without_tiles()
     assert plain.instruction("bfloat16").name == "vdpbf16ps-zmm"
     assert (

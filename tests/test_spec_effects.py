@@ -288,7 +288,8 @@ class TestWhatIf:
 
 
 def test_a_spec_that_no_candidate_passes_is_refused():
-    with pytest.raises(
-        SpecError, match=r"no candidate for gemm of float32 .*FilterByISA 0.*widen the utilization bounds"
-    ):
-        vortex.compile("gemm", what_if(SPEC, {"L0.max_utilization": 0.05}), cache=False)
+    told = r"no candidate for gemm of bfloat16 .*FilterByUtilization 0.*widen the utilization bounds"
+    with pytest.raises(SpecError, match=told):
+        vortex.compile(
+            Gemm(dtype="bfloat16"), what_if(load_spec("xeon-8480"), {"L0.max_utilization": 0.5}), cache=False
+        )

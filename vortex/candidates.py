@@ -284,16 +284,14 @@ def sieve(rkernel: RKernel) -> Sieve:
         return Sieve(narrow, packed, (*admitted, Admitted("L1", "FilterByWeights", len(packed))))
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
     if words:
-        # Words are gathered for outer products: the product is not turned over. AMX has no vectors for dot products.
-        dots = () if words.tiles else (dot_strategy(isa.registers, isa.lanes),)
+        # Words are gathered for outer products: the product is not turned over. Dot products are by vectors.
+        vectors = rkernel.hardware.by_vectors(isa.dtype)
+        dots = (dot_strategy(vectors.registers, vectors.lanes),) if vectors else ()
         return Sieve(tiles, (*strategies, *dots), (*admitted, Admitted("dot", "DotTiles", len(dots))))
     held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes)
     counts = ("dot", "DotTiles", 1), ("held", "HeldTiles", len(held)), ("streamed", "StreamedRows", 1)
-    return Sieve(
-        tiles,
-        (*strategies, dot_strategy(isa.registers, isa.lanes), *held, streamed_strategy(isa.lanes)),
-        (*admitted, *(Admitted(*count) for count in counts)),
-    )
+    families = dot_strategy(isa.registers, isa.lanes), *held, streamed_strategy(isa.lanes)
+    return Sieve(tiles, (*strategies, *families), (*admitted, *(Admitted(*count) for count in counts)))
 
 
 def invariant_in_m(found: Sieve) -> Sieve:

@@ -51,7 +51,7 @@ def compile(
     if getattr(operator, "weights", None):
         hardware = hardware.without_tiles()
     isa = hardware.multiplier(operator.dtype)  # FilterByISA
-    lanes = isa.lanes
+    lanes, vectors = isa.lanes, hardware.by_vectors(operator.dtype) or isa
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     words = rkernel.words
     progress("sieving candidates", 0.0)
@@ -63,7 +63,7 @@ def compile(
         found = invariant_in_m(found)
     if not words:
         found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES)
-    if not found.strategies:
+    if not any(strategy.stage.tiled for strategy in found.strategies):
         counts = ", ".join(f"{step.level} {step.filter} {step.count}" for step in found.admitted)
         raise SpecError(
             f"{hardware.name}: no candidate for {operator.name} of {operator.dtype} passes the sieve ({counts}); "
@@ -75,7 +75,7 @@ def compile(
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     nests = load_stages(found.strategies, layouts)
-    parts = parts_of(operator, found.strategies, shapes, layouts, nests, isa.registers, lanes)
+    parts = parts_of(operator, found.strategies, shapes, layouts, nests, vectors.registers, lanes)
 
     if words and parts.prologue:
         raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")

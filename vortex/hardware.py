@@ -160,6 +160,12 @@ class HardwareSpec(Figures):
         own = any(i.dtype == dtype for i in self.instructions)
         return self.instruction(dtype if own or f"{dtype} widened" not in WORDS else "float32")
 
+    def by_vectors(self, dtype: str) -> Instruction | None:
+        """What multiplies `dtype` by vectors, beside the tiles that it may have; None where nothing does."""
+        kind = self.multiplier(dtype).dtype
+        vectors = (i for i in self.instructions if i.dtype == kind and not i.tiles)
+        return max(vectors, key=lambda i: i.lanes, default=None)
+
     def words(self, dtype: str) -> WordFormat | None:
         """How elements of `dtype` reach that instruction; None as they are."""
         isa = self.multiplier(dtype)

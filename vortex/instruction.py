@@ -28,7 +28,7 @@ class Instruction(Figures):
     depth: Count = 1
     """Words along k that one instruction takes: 1 for vectors, 16 for the tiles of AMX."""
     cycles: Count = 1
-    """Cycles in which `issue_per_cycle` of them start: 1 for vectors, 16 for the tiles of AMX."""
+    """Cycles in which `issue_per_cycle` of them start: 1 for most vectors, 16 for the tiles of AMX."""
     latency_cycles: Cycles
     """Cycles until a result can be used: issue x latency independent accumulators keep the unit busy."""
     features: tuple[Name, ...] = Field(min_length=1)

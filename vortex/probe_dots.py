@@ -41,25 +41,26 @@ DOTS = {
 
 
 def dot_figures(dot: Dot, rates: Rates, clock_hz: float, flags: tuple[str, ...]) -> list[tuple[str, Any, str]]:
-    """The figures of an instruction, each with where it came from. Vectors start at least once a cycle and run at the
-    clock of scalar code, tiles start once in several cycles of the clock that multiply-adds keep, `clock_hz`."""
+    """The figures of an instruction, each with where it came from. Vectors run at the clock of scalar code, tiles at
+    the one that multiply-adds keep, `clock_hz`."""
     clock, told = (clock_hz, "the clock") if dot.rows > 1 else (rates["clock"][0], "the scalar clock")
     rate, link = rates[dot.measured][0] / clock, clock / rates[f"{dot.measured}_chain"][0]
     registers, named = (8, "tmm0-tmm7") if dot.rows > 1 else (32, "zmm0-zmm31")
     starts = max(1, round(rate))
-    cycles = 1 if dot.rows == 1 else max(1, round(1 / rate))
+    cycles = max(1, round(1 / rate))
     latency = max(1, min(round(link), (registers - 2) * cycles // starts))
     tile = [
         ("rows", dot.rows, "Intel SDM vol. 1, chapter 18: palette 1"),
         ("depth", dot.rows, "the same chapter: words of a row of A"),
-        ("cycles", cycles, f"measured: one in {1 / rate:.2f} cycles of {told}"),
     ]
+    seldom = [("cycles", cycles, f"measured: one in {1 / rate:.2f} cycles of {told}")]
     return [
         ("name", dot.name, "the widest in the flags"),
         ("dtype", dot.dtype, "what it multiplies"),
         ("lanes", 16, f"read from /proc/cpuinfo: {dot.flags[-1]} in flags"),
         ("registers", registers, f"read from /proc/cpuinfo: {named}"),
         *(tile if dot.rows > 1 else []),
+        *(seldom if cycles > 1 else []),
         ("issue_per_cycle", starts, f"measured: {rate:.2f} a cycle of {told}"),
         ("latency_cycles", latency, f"measured: {link:.2f} cycles of {told}"),
         ("features", flags, ""),

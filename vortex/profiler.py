@@ -199,13 +199,19 @@ def pace(profile: Profile, isa: Instruction) -> float:
     return float(1 / np.quantile(seconds, FASTEST))
 
 
+NEVER_CROWDED = 1e6
+"""Ways of an L1 in which no line is pushed out before all of it was read: tiles of AMX take whole lines of A."""
+
+
 def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None) -> Rates:
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
     budget, isa = spec.level("L1").max_utilization, spec.multiplier(dtype)
     # What widens narrow elements or quantized weights is in the slopes too.
     widened = isa.dtype != dtype or (words is not None and words.weights is not None)
-    clock = spec.clock_hz if widened else pace(profile, isa)
+    tiles = bool(words and words.tiles)
+    # What the dot family is made of; beside tiles, which alone were measured.
+    clock, vectors = spec.clock_hz if widened or tiles else pace(profile, isa), spec.by_vectors(dtype) or isa
     held = float(outer.capacity_bytes * max(1, spec.cores // outer.shared_by))
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
@@ -219,22 +225,24 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         copy=profile.copy_s,
         transpose=profile.transpose_s,
         lanes=float(isa.lanes),
-        registers=float(isa.registers),
+        registers=float(vectors.registers),
         narrow_rows=float(min(NARROW_ROWS, spec.memories[0].ways - 1)),
-        multiply_add=1 / (isa.issue_per_cycle * clock),
+        multiply_add=vectors.cycles / (vectors.issue_per_cycle * clock),
         cores=float(spec.cores),
-        latency_issues=isa.in_flight,
+        latency_issues=vectors.in_flight,
         dot_rows=float(DOT_ROWS),
-        dot_columns=float(max(dot_tiles(isa.registers))),
-        dot_turned=0.0 if words else float(max(dot_tiles(isa.registers))),
+        dot_columns=float(max(dot_tiles(vectors.registers))),
+        dot_turned=0.0 if words else float(max(dot_tiles(vectors.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
-        l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, EFFECTS.resident_share),
+        l2_bytes=l2.capacity_bytes
+        / l2.shared_by
+        * min(budget, EFFECTS.tile_share if tiles else EFFECTS.resident_share),
         l3_bytes=held * EFFECTS.outer_share,
         outer_bytes=held,
-        l1_ways=float(l1.ways),
+        l1_ways=NEVER_CROWDED if tiles else float(l1.ways),
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,
-        l2_byte=EFFECTS.fill / l2.bandwidth_bytes_per_s,
+        l2_byte=(EFFECTS.tile_fill if tiles else EFFECTS.fill) / l2.bandwidth_bytes_per_s,
         l3_byte=EFFECTS.outer_fill / outer.bandwidth_bytes_per_s,
         l3_byte_shared=EFFECTS.outer_fill / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
@@ -245,7 +253,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         l3_latency=EFFECTS.l3_latency_s,
         dram_latency=EFFECTS.dram_latency_s,
         window=EFFECTS.window,
-        partial=EFFECTS.partial,
+        partial=EFFECTS.tile_partial if tiles else EFFECTS.partial,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
         misses=EFFECTS.misses,
@@ -264,11 +272,11 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         strewn=EFFECTS.strewn,
         huddled=EFFECTS.huddled,
         dot_load=EFFECTS.dot_load,
-        dot_stream=EFFECTS.dot_stream_cycles * isa.issue_per_cycle,
+        dot_stream=EFFECTS.dot_stream_cycles * vectors.issue_per_cycle / vectors.cycles,
         straddled=EFFECTS.straddled,
         page=EFFECTS.page,
         dot_enter=EFFECTS.dot_enter_cycles / clock,
-        fold=EFFECTS.fold / (isa.issue_per_cycle * clock),
+        fold=EFFECTS.fold * vectors.cycles / (vectors.issue_per_cycle * clock),
         held_step=max(1.0, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_narrow=max(0.5, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_row=EFFECTS.held_row_cycles / clock,

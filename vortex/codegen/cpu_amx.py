@@ -17,7 +17,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import masked_load, masked_store
+from vortex.codegen.cpu_tile import LINE, fetch, masked_load, masked_store
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WordFormat
 
@@ -132,7 +132,8 @@ def leave_kernel() -> tirx.PrimFunc:
 def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFunc:
     """The L0 rKernel of `tile`, as `cpu_words.word_kernel` declares it.
 
-    `flip` other than 0 tells that A is signed, and then 128 less than what `mode` says stands for its 0.
+    `flip` other than 0 tells that A is signed, and then 128 less than what `mode` says stands for its 0. L2 is asked
+    for so many `lines` from `ahead` on with every tile of words: all of them at once would keep loads waiting.
     """
     where, per_word, item = placement(tile), words.per_word, words.item_bytes
     heights = [min(ROWS, tile.rows - ROWS * row) for row in range(where.tall)]
@@ -218,8 +219,11 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
         last: T.int32,
         mode: T.int32,
         flip: T.int32,
+        ahead: T.handle,
+        lines: T.int32,
     ):
         T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
+        Ahead = T.match_buffer(ahead, (depth * ldb,), "int32", align=4)
         A = T.match_buffer(a, (tile.rows * lda,), words.stored, align=item)
         B = T.match_buffer(b, (depth * ldb,), "int32", align=4)
         C = T.match_buffer(c, (tile.rows * ldc,), words.accumulator, align=4)
@@ -244,6 +248,8 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
             else:
                 move("zero", C, ldc)
             for s in T.serial(whole):
+                for line in T.serial(T.Cast("int64", lines)):
+                    T.evaluate(fetch(T.address_of(Ahead[(s * T.Cast("int64", lines) + line) * LINE]), cache=2))
                 steps(flip, A, s * (WORDS * per_word), lda, B, s * WORDS * ldb, ldb)
             if rest > 0:
                 for i in T.serial(tile.rows):

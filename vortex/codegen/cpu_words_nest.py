@@ -26,15 +26,17 @@ LOAD_A = ("none", "rows", "columns")
 LOAD_B = ("none", "interleave", "turn")
 
 
-def word_dispatch(tiles: Sequence[WordTile]) -> tirx.PrimFunc:
+def word_dispatch(tiles: Sequence[WordTile], words: WordFormat) -> tirx.PrimFunc:
     """`vortex_l0_words(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
     pointers, integers = ("a", "b", "c", "start"), ("depth", "lda", "ldb", "ldc")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
+    ahead = [tirx.Var("ahead", pointer), tirx.Var("lines", "int32")] if words.tiles else []
     arguments = [
         *(tirx.Var(name, pointer) for name in pointers),
         *(tirx.Var(name, "int64") for name in integers),
         *(tirx.Var(name, "int32") for name in ("last", "mode", "flip")),
+        *ahead,
     ]
     height = max(tile.rows for tile in tiles) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
@@ -69,6 +71,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     rows_first, load_a, load_b = stage.rows_first, stage.load_a, stage.load_b
     per_word, item, weights, whole, tiled = words.per_word, words.item_bytes, words.weights, words.whole, words.tiles
     element, line = words.stored, LINE * 4 // item
+    asks = tiled and load_b == "none" and not rows_first
     signed_tiles = T.bool(tiled and words.accumulator == "int32")  # for tiles 128 is no number without effect
 
     def line_of(step: Any) -> Any:
@@ -78,6 +81,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
         if weights.group:
             return T.truncdiv(step * per_word, weights.group) * (weights.group // weights.per_word + weights.heads)
         return T.truncdiv(step * per_word, weights.per_word) + weights.heads
+
+    def held_at(j: Any, panel: Any, panel_stride: Any) -> Any:
+        return T.truncdiv(j, panel) * panel_stride + T.truncmod(j, panel)
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -155,7 +161,8 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                         p0 * per_word * lda + i0 if load_a == "columns" else i0 * lda + p0 * per_word
                     )
                     kept: T.let[T.int64] = tile_k + lanes
-                    if load_a != "none":
+                    # What was packed last is still there where it is all of A.
+                    if load_a != "none" and T.Or(jo == 0, T.Or(mb < m, elements < k)):
                         T.evaluate(
                             T.call_extern(
                                 "int32",
@@ -190,7 +197,14 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                         place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
-                        held: T.let[T.int64] = T.truncdiv(j, panel) * panel_stride + T.truncmod(j, panel)
+                        held: T.let[T.int64] = held_at(j, panel, panel_stride)
+                        # The next panel is asked for under the tiles of this one, unless there is only one.
+                        lines: T.let[T.int64] = T.truncdiv(width + tiles - 1, tiles)
+                        steps: T.let[T.int64] = T.truncdiv(kb, T.int64(whole))
+                        asked: T.let[T.int64] = u * steps * lines * LINE
+                        beside: T.let[T.bool] = T.And(
+                            T.And(tiles > 1, t + 1 < panels), T.And(asked < kb * panel, T.bool(asks))
+                        )
                         T.evaluate(
                             T.call_extern(
                                 "int32",
@@ -210,6 +224,16 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                 T.Cast("int32", wide - (vecs - 1) * lanes),
                                 mode,
                                 flip,
+                                *(
+                                    [
+                                        T.address_of(
+                                            B[held_at(j + width, panel, panel_stride) + line_of(p0) * panel + asked]
+                                        ),
+                                        T.Select(beside, T.Cast("int32", lines), T.int32(0)),
+                                    ]
+                                    if tiled
+                                    else []
+                                ),
                             )
                         )
                         if finish != 0 and p0 + kb == depth:

@@ -52,7 +52,7 @@ def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm
 def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     of_b = () if words.weights else (interleave_kernel, turn_kernel)
     kernels = (*of_b, rows_kernel, columns_kernel)
-    functions = [word_dispatch(tiles), *(kernel(words, lanes) for kernel in kernels)]
+    functions = [word_dispatch(tiles, words), *(kernel(words, lanes) for kernel in kernels)]
     leave, text = ([leave_kernel()], amx_ir([], words)) if words.tiles else ([], "")
     compile_object([*functions, *leave], cpu_target(llvm_cpu), path, llvm_ir=text)
 
@@ -80,7 +80,7 @@ LOAD = "(const void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t)"
 LOAD_A = "(const void *, void *, int64_t, int64_t, int64_t, int64_t)"
 KERNEL = (
     "(int32_t, int32_t, const void *, const void *, void *, const void *, int64_t, int64_t, int64_t, int64_t, int32_t, "
-    "int32_t, int32_t)"
+    "int32_t, int32_t{ahead})"
 )
 NEST = (
     "(const void *, const void *, void *, void *, void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, "
@@ -108,13 +108,14 @@ static int32_t copy(const void *source, void *target, int64_t rows, int64_t colu
 static int32_t turn(const void *source, void *target, int64_t rows, int64_t columns, int64_t stride, int64_t width) {{
   return {COLUMNS_SYMBOL}(source, target, columns, rows, stride, width);
 }}"""
+    declared, ahead = (", const void *, int32_t", ", b, 0") if words.tiles else ("", "")
     return f"""#include <stdint.h>
-extern int32_t {DISPATCH_SYMBOL}{KERNEL};
+extern int32_t {DISPATCH_SYMBOL}{KERNEL.format(ahead=declared)};
 typedef int32_t (*any)();
 {loads}
 static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c, int64_t depth, int64_t lda,
                        int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {{
-  return {DISPATCH_SYMBOL}(rows, vectors, a, b, c, b, depth, lda * {per}, ldb, ldc, last, accumulate, 0);
+  return {DISPATCH_SYMBOL}(rows, vectors, a, b, c, b, depth, lda * {per}, ldb, ldc, last, accumulate, 0{ahead});
 }}
 static any const layouts[] = {{(any)compute, (any)compute}}, loads[] = {{(any)copy, (any)turn}};
 any const *vx_l0_layouts(void) {{ return layouts; }}

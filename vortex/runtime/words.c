@@ -5,8 +5,9 @@
 #include <stdatomic.h>
 
 enum { A_AS_IT_LIES = 0, A_ROWS, A_COLUMNS };
-/* Words of k, and rows, of an A that must pass a load stage under a strategy that plans for none: a quarter of a MiB. */
-enum { DEPTH = 256, ROWS = 256 };
+/* Words of k, and rows, of an A that must pass a load stage under a strategy that plans for none: a quarter of a MiB. Cutting k costs
+ * tiles more than vectors: of them so many words in all. */
+enum { DEPTH = 256, ROWS = 256, ROOM = 2 * DEPTH * ROWS };
 
 typedef struct {
   vx_call call;
@@ -74,7 +75,10 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
   else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
     work.load_a = A_ROWS;
   work.tile_k = smaller(s->tile_k, rounded(larger(depth, 1), VX_WHOLE));
-  if (work.load_a && !s->pack_a) {
+  if (VX_TILES && work.load_a && !s->pack_a) {
+    work.tile_k = smaller(work.tile_k, ROOM / s->rows / VX_WHOLE * VX_WHOLE);
+    work.tile_m = smaller(work.tile_m, rounded(ROOM / work.tile_k, s->rows));
+  } else if (work.load_a && !s->pack_a) {
     work.tile_k = smaller(work.tile_k, DEPTH);
     work.tile_m = smaller(work.tile_m, rounded(ROWS, s->rows));
   }
