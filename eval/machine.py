@@ -15,10 +15,12 @@ import numpy as np
 import psutil
 
 from eval.roofline import Limits, MemoryLevel
+from vortex.affinity import cpu_flags
 
 SOURCE = Path(__file__).with_name("machine.c")
 # Peaks before and after may differ by this much before the run counts as disturbed.
 PEAK_TOLERANCE = 0.05
+GUEST_BYTES = 32 << 20
 # Share of all cores that other processes may use; a desktop or a VM agent idles at one or two per cent.
 LOAD_TOLERANCE = 0.10
 READ, COPY, COPY_PAST_CACHES = 0, 1, 2
@@ -114,15 +116,19 @@ def limits(threads: int) -> Limits:
     for name, size, private in cache_sizes():
         capacity = size * (threads if private else 1)
         # Between the level inside and this one, so that this level serves nearly all of it.
-        buffer = aligned(max(inner * 2, (inner + capacity) // 2) // 4)
-        buffer.fill(1)
-        levels.append(MemoryLevel(name, capacity, stream(threads, buffer, READ), stream(threads, buffer, COPY)))
+        # A guest has less of a shared cache than it is told of: the better of that and of what most guests have.
+        half = max(inner * 2, (inner + capacity) // 2)
+        buffers = [aligned(size // 4) for size in {half, max(inner * 2, min(half, GUEST_BYTES))}]
+        for buffer in buffers:
+            buffer.fill(1)
+        read, copy = (max(stream(threads, buffer, kind) for buffer in buffers) for kind in (READ, COPY))
+        levels.append(MemoryLevel(name, capacity, read, copy))
         inner = capacity
-    buffer = aligned(max(8 * inner, 1 << 28) // 4)
+    buffer = aligned(min(max(8 * inner, 1 << 28), max(2 * inner, 1 << 30)) // 4)
     buffer.fill(1)
     read, copy = (stream(threads, buffer, kind, rounds=6) for kind in (READ, COPY_PAST_CACHES))
     levels.append(MemoryLevel("memory", 1 << 62, read, copy))
-    return Limits(peak(threads), tuple(levels))
+    return Limits(peak(threads), tuple(levels), "amx_tile" in cpu_flags())
 
 
 def flush_caches() -> None:

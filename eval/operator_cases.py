@@ -62,19 +62,23 @@ class OperatorCase:
 
     @property
     def least_flops(self) -> float:
-        """What the roofline is drawn with, in float32 multiply-adds: no algorithm or instruction in use needs less.
+        """What the roofline is drawn with: no algorithm in use needs less.
 
-        Winograd F(4x4, 3x3) multiplies a quarter as often; taps in the padding need no multiplication; an instruction
-        of bfloat16 does the work of two, one of int8 that of four.
+        Winograd F(4x4, 3x3) multiplies a quarter as often; taps in the padding need no multiplication.
         """
         if self.op != "conv2d":
-            return self.flops / {"bfloat16": 2, "int8": 4}.get(self.op, 1)
+            return self.flops
         e = self.extents
         winograd = (e["r"], e["s"], e["stride_h"], e["stride_w"], e["dilation"]) == (3, 3, 1, 1, 1)
         inside = math.prod(
             min(1.0, (e[size] + 0.0) / (e[size] + 2 * e[pad])) for size, pad in (("h", "pad_h"), ("w", "pad_w"))
         )
         return self.flops * inside * (0.25 if winograd else 1.0)
+
+    @property
+    def multiplied(self) -> str:
+        """The element type that is multiplied."""
+        return self.op if self.op in ("bfloat16", "int8") else "float32"
 
     @property
     def read_bytes(self) -> int:

@@ -32,13 +32,25 @@ class Limits:
 
     peak_flops_per_s: float
     levels: tuple[MemoryLevel, ...]
+    tiles: bool = False
+    """Whether there is an instruction that does a tile's worth of narrow products: AMX."""
+
+    def peak_of(self, dtype: str) -> float:
+        """The most that an instruction in use multiplies and adds in this element type, in operations per second.
+
+        A dot product by vectors does the work of two multiply-adds in bfloat16 and of four in int8, a tile of AMX 1024
+        and 2048 operations a cycle where two multiply-adds do 64 (Intel Optimization Reference Manual, chapter on AMX).
+        """
+        times = {"bfloat16": 16, "int8": 32} if self.tiles else {"bfloat16": 2, "int8": 4}
+        return self.peak_flops_per_s * times.get(dtype, 1)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Limits":
-        return Limits(data["peak_flops_per_s"], tuple(MemoryLevel(**level) for level in data["levels"]))
+        levels = tuple(MemoryLevel(**level) for level in data["levels"])
+        return Limits(data["peak_flops_per_s"], levels, data.get("tiles", False))
 
 
 def better(one: Limits, other: Limits) -> Limits:
@@ -54,6 +66,7 @@ def better(one: Limits, other: Limits) -> Limits:
             )
             for a, b in zip(one.levels, other.levels, strict=True)
         ),
+        one.tiles,
     )
 
 
@@ -79,7 +92,7 @@ def memory_seconds(case: Measurable, levels: Sequence[MemoryLevel], mode: str) -
 
 
 def roofline_seconds(case: Measurable, limits: Limits, mode: str) -> float:
-    return max(case.least_flops / limits.peak_flops_per_s, memory_seconds(case, limits.levels, mode))
+    return max(case.least_flops / limits.peak_of(case.multiplied), memory_seconds(case, limits.levels, mode))
 
 
 def roofline_share(case: Measurable, limits: Limits, mode: str, seconds: float) -> float:

@@ -29,6 +29,8 @@ class Measurable(Protocol):
     @property
     def least_flops(self) -> float: ...
     @property
+    def multiplied(self) -> str: ...
+    @property
     def read_bytes(self) -> int: ...
     @property
     def write_bytes(self) -> int: ...
@@ -61,6 +63,11 @@ class Case:
     def least_flops(self) -> float:
         """What no system in use does with less."""
         return self.flops
+
+    @property
+    def multiplied(self) -> str:
+        """The element type that is multiplied."""
+        return "float32"
 
     @property
     def read_bytes(self) -> int:

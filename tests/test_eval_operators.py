@@ -1,7 +1,7 @@
 """The evaluation of operators beyond the plain product: cases, operands, checks, systems. No benchmark runs here."""
 
 import importlib.util
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +87,15 @@ class TestCases:
         winograd = OperatorCase("s", "w", "conv2d", {**CONV, "r": 3, "s": 3, "stride_h": 1, "pad_h": 0, "pad_w": 0})
         assert winograd.least_flops == winograd.flops / 4
         assert roofline_seconds(winograd, LIMITS, "warm") == pytest.approx(winograd.flops / 4 / 100e9)
-        assert SMALL[4].least_flops == SMALL[4].flops / 4 and SMALL[3].least_flops == SMALL[3].flops
+        assert all(case.least_flops == case.flops for case in SMALL[3:])
+
+    def test_narrow_elements_have_peaks_of_their_own(self):
+        vectors, tiles = LIMITS, replace(LIMITS, tiles=True)
+        _, _, _, gelu, int8, bfloat16 = SMALL
+        assert [vectors.peak_of(case.multiplied) for case in (gelu, bfloat16, int8)] == [100e9, 200e9, 400e9]
+        assert [tiles.peak_of(case.multiplied) for case in (gelu, bfloat16, int8)] == [100e9, 1600e9, 3200e9]
+        assert roofline_seconds(int8, tiles, "warm") == int8.flops / 3200e9
+        assert Limits.from_json(tiles.to_json()) == tiles and Limits.from_json(vectors.to_json()) == vectors
 
     @pytest.mark.parametrize("case", [*SMALL, Case("s", "i", 2, 3, 4)], ids=str)
     def test_a_case_comes_back_from_its_fields(self, case: Case | OperatorCase):
