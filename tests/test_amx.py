@@ -115,7 +115,7 @@ def modelled() -> Iterator[Any]:
         if dtype not in built:
             fewer = [row | {"latency_cycles": 16} for row in tiled]
             spec = spec_from(data | {"instructions": [*held, *fewer]}, "a spec with tiles")
-            small = what_if(spec, {"L0.min_utilization": 0.1, "L0.max_utilization": 0.6, "L0.analysis": "analytical"})
+            small = what_if(spec, {"L0.max_utilization": 0.9, "L0.analysis": "analytical"})
             out = "int32" if dtype == "int8" else "float32"
             built[dtype] = vortex.compile(ops.Gemm(dtype=dtype, out_dtype=out), small, cache=False)
         return built[dtype]

@@ -46,6 +46,7 @@ MODULES = (
     "reduction",
     "operators",
     "rkernel",
+    "blocks",
     "candidates",
     "plans",
     "reduction_tiles",

@@ -51,7 +51,7 @@ def hardware(dtype: str) -> HardwareSpec:
         return needs.few_register_tiles(0.6).without_tiles()
     if dtype == "float16":
         pytest.skip("AMX has no tiles of float16 here")
-    return needs.few_register_tiles(0.8)
+    return needs.few_register_tiles(1.0)
 
 
 def library(dtype: str, out: str = "", chain: ops.Epilogue = NOTHING) -> Any:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from vortex.blocks import block_bytes, step_bytes
+
 if TYPE_CHECKING:  # A loaded library reads strategies back without Pydantic, which the hardware model needs.
     from vortex.rkernel import RKernel
 
@@ -125,7 +127,7 @@ def main_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
     balanced, so a tall tile also runs as a low one.
     """
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
-    least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.in_flight)
+    least = max(rkernel.levels[0].level.min_utilization * isa.registers, isa.least_accumulators)
     ways = rkernel.hardware.memories[0].ways
     tallest: dict[int, int] = {}
     for tile in tiles:
@@ -149,10 +151,8 @@ def multiples(step: int, limit: int) -> Iterator[int]:
 
 def buffer_bytes(tile: Tile, stage: Stage, item_bytes: int, least_rows: int) -> int:
     """Bytes of the CacheBuffer that L1 loads and stores fill, with `least_rows` rows of a turned product."""
-    a = tile.m * tile.k if stage.pack_a else 0
-    b = tile.n * tile.k if stage.pack_b else 0
-    c = least_rows * tile.n if stage.swap else 0
-    return item_bytes * (a + b + c)
+    packed = tile.k * (tile.m * stage.pack_a + tile.n * stage.pack_b)
+    return item_bytes * (packed + least_rows * tile.n * stage.swap)
 
 
 def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
@@ -164,11 +164,12 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
     capacity, line = memory.capacity_bytes // memory.shared_by, memory.line_bytes // item
     stages = [Stage(*flags) for flags in product((False, True), repeat=3 if words else 4)]
     low, high = level.min_utilization * capacity, level.max_utilization * capacity
+    in_blocks, inner = bool(words and words.tiles), hardware.memories[0].capacity_bytes * level.max_utilization
     initial = linked = bounded = 0
     useful = []
     for l0 in tiles:
-        rows = list(multiples(l0.m * _ratio(8 * line, l0.m), capacity // (item * line)))
-        columns = list(multiples(l0.n * _ratio(8 * line, l0.n), capacity // (item * line)))
+        rows = list(multiples(l0.m * max(8 * line // l0.m, 1), capacity // (item * line)))
+        columns = list(multiples(l0.n * max(8 * line // l0.n, 1), capacity // (item * line)))
         depths = list(multiples(2 * line, capacity // (item * line)))
         for m, n, k in product(rows, columns, depths):
             l1 = Tile(m, n, k)
@@ -179,20 +180,16 @@ def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strateg
                 if (m == WHOLE and stage.pack_a) or (n == WHOLE and (stage.pack_b or stage.swap)):
                     continue
                 linked += 1
-                if low <= buffer_bytes(l1, stage, item, l0.m) <= high:
+                filled: float = buffer_bytes(l1, stage, item, l0.m)
+                if in_blocks and k < WHOLE:
+                    filled = block_bytes(m, n, k, capacity) if step_bytes(l0.m, l0.n, k) <= inner else WHOLE
+                if low <= filled <= high:
                     bounded += 1
-                    if _cuts_something(l1, stage):
+                    if (in_blocks and k < WHOLE) or _cuts_something(l1, stage):
                         useful.append(Strategy(l0, l1, stage))
-    return useful, [
-        Admitted("L1", "InitCands", initial),
-        Admitted("L1", "FilterByMultiples", linked),
-        Admitted("L1", "FilterByCapacity", bounded),
-        Admitted("L1", "FilterByEffect", len(useful)),
-    ]
-
-
-def _ratio(target: int, step: int) -> int:
-    return max(1, target // step)
+    counts = {"InitCands": initial, "FilterByMultiples": linked}
+    counts |= {"FilterByCapacity": bounded, "FilterByEffect": len(useful)}
+    return useful, [Admitted("L1", name, count) for name, count in counts.items()]
 
 
 def _cuts_something(l1: Tile, stage: Stage) -> bool:

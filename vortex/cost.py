@@ -119,8 +119,10 @@ def storing(
     past = ops.name("past", (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n))
     huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     passed = ops.name("written", size * (2.0 - past + (1.0 - past) * huddled * unfollowed))
-    kept = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
-    partials = (t.steps - 1.0) * size * kept * rates.partial
+    passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
+    kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
+    # What stays in L2 is copied from there in the end.
+    partials = (t.steps - 1.0 + t.kept) * size * kept * rates.partial
     # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
     whole = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
     run = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole), t.columns)

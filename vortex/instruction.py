@@ -54,6 +54,11 @@ class Instruction(Figures):
         return self.issue_per_cycle * self.latency_cycles / self.cycles
 
     @property
+    def least_accumulators(self) -> float:
+        """The same, and of tiles half the registers: fewer load more tiles for each product than L1 can give."""
+        return max(self.in_flight, self.registers / 2 if self.tiles else 0.0)
+
+    @property
     def mask_registers(self) -> int:
         """Vector registers that a lane mask takes: AVX-512 has others for masks, and AMX masks nothing."""
         return int(not self.tiles and not any(flag.startswith("avx512") for flag in self.features))

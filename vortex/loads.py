@@ -53,7 +53,10 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
     filling = copied + FLOAT * (supply.byte * far + rates.l2_byte)
     visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
     staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
-    return s.pack_b * (o.k * t.columns * filling + visits + staged) + s.pack_a * t.rows * o.k * t.blocks * (
+    # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
+    often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
+    leaving = t.beforehand * (FLOAT * supply.byte)
+    return s.pack_b * (o.k * t.columns * (filling + leaving) + visits + staged) + s.pack_a * t.rows * o.k * often_a * (
         rates.copy + FLOAT * (supply.byte + rates.l2_byte)
     )
 
@@ -112,7 +115,7 @@ def loading_b(
     further = ops.where(2.0 * panel <= rates.l2_bytes, (1.0 - s.rows_first) * (t.tiles / t.bands - 1.0), 0.0)
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     arriving = exposed(ops, first, covered) + (t.bands - 1.0) * exposed(ops, second, covered)
-    seen = (1.0 - s.pack_b) * (arriving + t.bands * rates.row_start * torn)
+    seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
     return LoadB(seen, first, size, panel)
 
 
@@ -142,6 +145,9 @@ def reloading(
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * rates.l2_byte, dropped)
     seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped)
     seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, a.stalls + rates.shared_stream * (a.tile * supply.byte))
+    if rates.room:  # Tiles read both at a time, faster than L2 gives them.
+        both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels
+        return t.tiles * (t.panels * exposed(ops, both, one) + (t.panels - 1.0) * seen_a + seen_b)
     # C passes through L2 beside what the next row tile reads of B again.
     passing = ops.most(exposed(ops, again_b + written * supply.byte / t.tiles, across), seen_b)
     return (

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vortex.arithmetic import Array
+from vortex.blocks import room_words
 from vortex.candidates import DOT_ROWS, NARROW_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec, Instruction
@@ -253,7 +254,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         l3_latency=EFFECTS.l3_latency_s,
         dram_latency=EFFECTS.dram_latency_s,
         window=EFFECTS.window,
-        partial=EFFECTS.tile_partial if tiles else EFFECTS.partial,
+        partial=EFFECTS.kept_partial if tiles else EFFECTS.partial,
+        room=room_words(l2.capacity_bytes / l2.shared_by) if tiles else 0.0,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
         misses=EFFECTS.misses,
@@ -283,8 +285,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
         held_late=EFFECTS.held_late,
-        tile_enter=EFFECTS.tile_enter_cycles / clock,
-        tile_row=EFFECTS.tile_row_cycles / clock,
+        tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
+        tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / clock,

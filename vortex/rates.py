@@ -86,6 +86,8 @@ class Rates:
     """Instructions in flight in one core."""
     partial: float
     """How many times its streaming time a partial C costs between two steps of k: latency, not bandwidth."""
+    room: float
+    """Words of A that are packed for blocks of C whose sums stay in L2 until all of k was added; 0 where none do."""
     streams: float
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float
@@ -171,8 +173,8 @@ class Effects:
     """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
     partial: float = 2.8
     """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    tile_partial: float = 6.0
-    """The same with tiles of AMX, which wait for 16 lines at a time."""
+    kept_partial: float = 0.7
+    """The same of one that stays in L2, from which tiles of AMX load it."""
     l3_latency_s: float = 60e-9
     dram_latency_s: float = 300e-9
     """Seconds until a line that no prefetcher asked for is there."""
@@ -249,6 +251,8 @@ class Effects:
     """Cycles between one micro-kernel and the next in an L1 nest,"""
     tile_row_cycles: float = 2.6
     """and for each of its rows."""
+    amx_enter_cycles: float = 60.0
+    """Both of a micro-kernel of AMX, whatever its height."""
     nest_s: float = 1.3e-7
     """Seconds in which a task gets into its L1 nest."""
     stage_start_s: float = 1.5e-8
@@ -261,7 +265,7 @@ class Effects:
     """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
     fill: float = 0.875
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
-    tile_fill: float = 1.4
+    tile_fill: float = 2.0
     """The same under tiles of AMX: lines of A and of B are both on their way all the time."""
     call_s: float = 2e-7
     """Seconds of one call in native code: door checks, selection and task set-up."""

@@ -57,6 +57,10 @@ class Task:
     """1 where B is read as it lies, neither packed before nor by this task."""
     loose_a: Value
     """1 where a transposed A is."""
+    kept: Value
+    """1 where a block of C stays in L2 while k is cut, and A is packed for it over all of k,"""
+    beforehand: Value
+    """and 1 where all of B is packed before that, since several bands of rows read it."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     crowds = ops.name("crowds", ops.most(crowding, ops.where(o.spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
     tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, rates.crowded_rows), s.tile_k)
     per_tile_k = ops.most(s.per_tile_k, crowds * rates.per_crowded_rows)
+    steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))
+    kept = ops.name("kept", ops.where(steps > 1.5, 1.0 if rates.room else 0.0, 0.0))
+    height = ops.where(kept * s.pack_a > 0.5, ops.least(s.tile_m, ops.most(rates.room / o.k, s.rows)), s.tile_m)
+    bands = ops.name("bands", ops.most(ops.ceil(rows / height - EPSILON), 1.0))
     return Task(
         rows=rows,
         columns=columns,
@@ -117,12 +125,14 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         panels=full + ops.least(rest, 1.0),
         tiles=tiles,
         height=ops.name("height", rows / tiles),
-        bands=ops.name("bands", ops.most(ops.ceil(rows / s.tile_m - EPSILON), 1.0)),
+        bands=bands,
         blocks=ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0)),
         depth=ops.name("depth", ops.least(o.k, tile_k)),
-        steps=ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0)),
+        steps=steps,
         loose=loose,
         loose_a=loose_a,
+        kept=kept,
+        beforehand=ops.name("beforehand", ops.where(kept * s.pack_b * bands * p.grid_m > 1.5, 1.0, 0.0)),
     )
 
 

@@ -235,6 +235,7 @@ def library_table(
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_panels_rows = {max(PANELS)};",
+            f"const int64_t vx_room = {selector.rates.room:.0f};",
             f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f};",
             f"const int64_t vx_cores = {selector.rates.cores:.0f};",
             f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",

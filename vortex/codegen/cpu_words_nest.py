@@ -175,80 +175,81 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                 kept,
                             )
                         )
-                    for x in T.serial(panels * tiles):
-                        t: T.let[T.int64] = T.truncmod(x, panels) if rows_first else T.truncdiv(x, tiles)
-                        u: T.let[T.int64] = T.truncdiv(x, panels) if rows_first else T.truncmod(x, tiles)
-                        j: T.let[T.int64] = j0 + t * width
-                        wide: T.let[T.int64] = T.min(width, j0 + nb - j)
-                        vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
-                        i: T.let[T.int64] = u * low + T.min(u, extra)
-                        height: T.let[T.int64] = (
-                            T.min(rows, mb - i) if tiled else low + T.Select(u < extra, T.int64(1), T.int64(0))
-                        )
-                        if t == 0:
-                            if load_a == "none":  # noqa: SIM102
-                                # Rows this short end before the hardware has seen a stream.
-                                if elements == lda and kb <= SHORT:
-                                    near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR
-                                    later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
-                                    fetch_dense(A, later, height * lda, line, near, 0)
-                            if ldc == nb and nb <= SHORT:
-                                # Rows of C that follow each other: their lines are owned before they are stored to.
-                                owned: T.let[T.bool] = height * nb <= WAITED_FOR
-                                fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
-                        place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
-                        held: T.let[T.int64] = held_at(j, panel, panel_stride)
-                        # The next panel is asked for under the tiles of this one, unless there is only one.
-                        lines: T.let[T.int64] = T.truncdiv(width + tiles - 1, tiles)
-                        steps: T.let[T.int64] = T.truncdiv(kb, T.int64(whole))
-                        asked: T.let[T.int64] = u * steps * lines * LINE
-                        beside: T.let[T.bool] = T.And(
-                            T.And(tiles > 1, t + 1 < panels), T.And(asked < kb * panel, T.bool(asks))
-                        )
-                        T.evaluate(
-                            T.call_extern(
-                                "int32",
-                                DISPATCH_SYMBOL,
-                                T.Cast("int32", height),
-                                T.Cast("int32", vecs),
-                                T.address_of(A[corner + i * lda] if load_a == "none" else SA[i * kept]),
-                                T.address_of(
-                                    B[held + line_of(p0) * panel] if load_b == "none" else SB[t * stride + width]
-                                ),
-                                T.address_of(C[place]),
-                                T.address_of(B[held] if load_b == "none" else SB[t * stride]),
-                                kb,
-                                lda if load_a == "none" else kept * per_word,
-                                panel if load_b == "none" else width,
-                                ldc,
-                                T.Cast("int32", wide - (vecs - 1) * lanes),
-                                mode,
-                                flip,
-                                *(
-                                    [
-                                        T.address_of(
-                                            B[held_at(j + width, panel, panel_stride) + line_of(p0) * panel + asked]
-                                        ),
-                                        T.Select(beside, T.Cast("int32", lines), T.int32(0)),
-                                    ]
-                                    if tiled
-                                    else []
-                                ),
+                    for x in T.serial(tiles if rows_first else panels):
+                        for y in T.serial(panels if rows_first else tiles):
+                            t: T.let[T.int64] = y if rows_first else x
+                            u: T.let[T.int64] = x if rows_first else y
+                            j: T.let[T.int64] = j0 + t * width
+                            wide: T.let[T.int64] = T.min(width, j0 + nb - j)
+                            vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+                            i: T.let[T.int64] = u * low + T.min(u, extra)
+                            height: T.let[T.int64] = (
+                                T.min(rows, mb - i) if tiled else low + T.Select(u < extra, T.int64(1), T.int64(0))
                             )
-                        )
-                        if finish != 0 and p0 + kb == depth:
+                            if t == 0:
+                                if load_a == "none":  # noqa: SIM102
+                                    # Rows this short end before the hardware has seen a stream.
+                                    if elements == lda and kb <= SHORT:
+                                        near: T.let[T.bool] = height * (kb + nb) <= WAITED_FOR
+                                        later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
+                                        fetch_dense(A, later, height * lda, line, near, 0)
+                                if ldc == nb and nb <= SHORT:
+                                    # Rows of C that follow each other: their lines are owned before they are stored to.
+                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
+                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                            place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
+                            held: T.let[T.int64] = held_at(j, panel, panel_stride)
+                            # The next panel is asked for under the tiles of this one, unless there is only one.
+                            lines: T.let[T.int64] = T.truncdiv(width + tiles - 1, tiles)
+                            steps: T.let[T.int64] = T.truncdiv(kb, T.int64(whole))
+                            asked: T.let[T.int64] = u * steps * lines * LINE
+                            beside: T.let[T.bool] = T.And(
+                                T.And(tiles > 1, t + 1 < panels), T.And(asked < kb * panel, T.bool(asks))
+                            )
                             T.evaluate(
                                 T.call_extern(
                                     "int32",
-                                    STORE_SYMBOL,
-                                    store,
+                                    DISPATCH_SYMBOL,
+                                    T.Cast("int32", height),
+                                    T.Cast("int32", vecs),
+                                    T.address_of(A[corner + i * lda] if load_a == "none" else SA[i * kept]),
+                                    T.address_of(
+                                        B[held + line_of(p0) * panel] if load_b == "none" else SB[t * stride + width]
+                                    ),
                                     T.address_of(C[place]),
+                                    T.address_of(B[held] if load_b == "none" else SB[t * stride]),
+                                    kb,
+                                    lda if load_a == "none" else kept * per_word,
+                                    panel if load_b == "none" else width,
                                     ldc,
-                                    i0 + i,
-                                    j,
-                                    height,
-                                    wide,
+                                    T.Cast("int32", wide - (vecs - 1) * lanes),
+                                    mode,
+                                    flip,
+                                    *(
+                                        [
+                                            T.address_of(
+                                                B[held_at(j + width, panel, panel_stride) + line_of(p0) * panel + asked]
+                                            ),
+                                            T.Select(beside, T.Cast("int32", lines), T.int32(0)),
+                                        ]
+                                        if tiled
+                                        else []
+                                    ),
                                 )
                             )
+                            if finish != 0 and p0 + kb == depth:
+                                T.evaluate(
+                                    T.call_extern(
+                                        "int32",
+                                        STORE_SYMBOL,
+                                        store,
+                                        T.address_of(C[place]),
+                                        ldc,
+                                        i0 + i,
+                                        j,
+                                        height,
+                                        wide,
+                                    )
+                                )
 
     return l1

@@ -273,6 +273,9 @@ typedef int32_t (*vx_word_nest)(const void *a, const void *b, void *c, void *scr
                                 int64_t vectors, int32_t accumulate, const vx_store *store, int32_t finish, int32_t flip, int32_t zero);
 extern const vx_word_nest vx_word_nests[2][3][3];
 #define VX_TILES (VX_WHOLE > 1)
+extern const int64_t vx_room; /* words of A that are packed at a time for blocks of C that stay in L2 while k is cut */
+int32_t vortex_words_rows(const void *source, void *target, int64_t k, int64_t rows, int64_t source_stride, int64_t target_stride);
+int32_t vortex_words_columns(const void *source, void *target, int64_t k, int64_t rows, int64_t source_stride, int64_t target_stride);
 int32_t vortex_leave_tiles(void);
 int32_t vortex_words_interleave(const void *source, void *target, int64_t k, int64_t columns, int64_t source_stride,
                                 int64_t width, int64_t stride);

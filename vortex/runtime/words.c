@@ -3,20 +3,45 @@
 #include "vortex_runtime.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 enum { A_AS_IT_LIES = 0, A_ROWS, A_COLUMNS };
-/* Words of k, and rows, of an A that must pass a load stage under a strategy that plans for none: a quarter of a MiB. Cutting k costs
- * tiles more than vectors: of them so many words in all. */
-enum { DEPTH = 256, ROWS = 256, ROOM = 2 * DEPTH * ROWS };
+/* Words of k, and rows, of an A that must pass a load stage under a strategy that plans for none: a quarter of a MiB. */
+enum { DEPTH = 256, ROWS = 256 };
 
 typedef struct {
   vx_call call;
   const vx_strategy *strategy;
   vx_word_nest nest;
   int64_t grid_m, tile_m, tile_k, rows_per_task, columns_per_task;
-  int32_t load_a;
+  int32_t load_a, in_blocks;
   atomic_int out_of_memory;
 } job;
+
+/* Blocks of C one after the other, each of which stays in L2 until all of k was added; then it is stored, or copied. The rows of A of
+ * a block are packed over all of k, unless they are read as they lie. */
+static void run_blocks(const job *work, float *packed, float *scratch, float *sums, int64_t row, int64_t m, int64_t column, int64_t end,
+                       const vx_store *whole) {
+  vx_call call = work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t apart = smaller(s->tile_n, rounded(end - column, s->vectors * vx_lanes)) + vx_lanes;
+  int64_t kept = rounded(vx_depth(call.k), VX_WHOLE) + vx_lanes, lda = work->load_a ? kept * VX_PER_WORD : call.lda;
+  for (int64_t last = row + m; row < last; row += work->tile_m) {
+    int64_t rows = smaller(work->tile_m, last - row);
+    const char *a = (const char *)call.a + (call.transpose_a ? row : row * call.lda) * VX_ITEM;
+    if (work->load_a == A_ROWS) vortex_words_rows(a, packed, call.k, rows, call.lda, kept);
+    if (work->load_a == A_COLUMNS) vortex_words_columns(a, packed, call.k, rows, call.lda, kept);
+    vx_store store = vx_store_from(whole, row, 0);
+    for (int64_t first = column; first < end; first += s->tile_n) {
+      int64_t stop = smaller(first + s->tile_n, end);
+      work->nest(work->load_a ? (const void *)packed : a, call.b, sums - first, NULL, scratch, rows, first, stop, call.k, lda, call.ldb,
+                 apart, call.panel, call.panel_stride, rows, s->tile_n, work->tile_k, s->rows, s->vectors, 0, &store,
+                 vx_store_stage ? VX_STORE_TILES : VX_STORE_NOTHING, call.flip, call.zero);
+      for (int64_t i = 0; !vx_store_stage && i < rows; i++)
+        memcpy(call.c + (row + i) * call.ldc + first, sums + i * apart, (size_t)(stop - first) * sizeof(float));
+    }
+  }
+}
 
 static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
                      float *c, int64_t ldc, const vx_store *store, int32_t finish) {
@@ -38,11 +63,14 @@ static void run_task(void *context, int64_t index) {
   if (m <= 0 || column >= end) return;
   int64_t width = s->vectors * vx_lanes;
   int64_t tile_m = smaller(work->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
-  int64_t a_words = work->load_a ? rounded(tile_m * (work->tile_k + vx_lanes), 16) : 0;
-  int64_t b_words = s->pack_b ? (work->tile_k + 2) * tile_n : 0, c_words = 0;
+  int64_t depth = work->in_blocks ? rounded(vx_depth(call->k), VX_WHOLE) : work->tile_k;
+  int64_t a_words = work->load_a ? rounded(tile_m * (depth + vx_lanes), 16) : 0;
+  int64_t b_words = s->pack_b && !call->packed ? (work->tile_k + 2) * tile_n : 0, c_words = 0;
   int at_once = vx_store_stage && work->tile_k >= vx_depth(call->k) && !call->accumulate;
   int32_t finish = at_once ? VX_STORE_ONE_TILE : vx_store_stage ? VX_STORE_TILES : VX_STORE_NOTHING;
-  if (at_once)
+  if (work->in_blocks)
+    c_words = tile_m * (tile_n + vx_lanes);
+  else if (at_once)
     c_words = s->rows * (width + vx_lanes);
   else if (vx_apart)
     c_words = m * (tile_n + vx_lanes);
@@ -56,7 +84,9 @@ static void run_task(void *context, int64_t index) {
   }
   float *tile = scratch + a_words + b_words;
   vx_store whole = vx_store_of(call), store = vx_store_from(&whole, row, 0);
-  if (at_once)
+  if (work->in_blocks)
+    run_blocks(work, scratch, scratch + a_words, tile, row, m, column, end, &whole);
+  else if (at_once)
     run_nest(work, scratch, a_words, row, m, column, end, tile, width + vx_lanes, &store, finish);
   else if (!vx_apart)
     run_nest(work, scratch, a_words, row, m, column, end, call->c + row * call->ldc + column, call->ldc, &store, finish);
@@ -75,22 +105,56 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
   else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
     work.load_a = A_ROWS;
   work.tile_k = smaller(s->tile_k, rounded(larger(depth, 1), VX_WHOLE));
-  if (VX_TILES && work.load_a && !s->pack_a) {
-    work.tile_k = smaller(work.tile_k, ROOM / s->rows / VX_WHOLE * VX_WHOLE);
-    work.tile_m = smaller(work.tile_m, rounded(ROOM / work.tile_k, s->rows));
+  work.in_blocks = VX_TILES && work.tile_k < depth && !call->accumulate;
+  if (work.in_blocks) {
+    int64_t kept = rounded(depth, VX_WHOLE) + vx_lanes;
+    if (work.load_a) work.tile_m = smaller(work.tile_m, larger(vx_room / kept / s->rows, 1) * s->rows);
   } else if (work.load_a && !s->pack_a) {
     work.tile_k = smaller(work.tile_k, DEPTH);
     work.tile_m = smaller(work.tile_m, rounded(ROWS, s->rows));
   }
-  work.nest = vx_word_nests[s->rows_first][work.load_a][s->pack_b ? 1 + call->transpose_b : 0];
+  work.nest = vx_word_nests[s->rows_first][work.in_blocks ? A_AS_IT_LIES : work.load_a][s->pack_b ? 1 + call->transpose_b : 0];
   work.rows_per_task = quotient_up(call->m, plan->grid_m);
   work.columns_per_task = quotient_up(column_units, plan->grid_n) * width;
   return work;
 }
 
+typedef struct {
+  const vx_call *call;
+  float *target;
+  int64_t width, stride, share;
+} whole_b;
+
+static void pack_share(void *context, int64_t index) {
+  const whole_b *b = context;
+  const vx_call *call = b->call;
+  int64_t first = index * b->share, columns = smaller(b->share, call->n - first);
+  if (columns <= 0) return;
+  const char *source = (const char *)call->b + (call->transpose_b ? first * call->ldb : first) * VX_ITEM;
+  (call->transpose_b ? vortex_words_turn : vortex_words_interleave)(source, b->target + first / b->width * b->stride, call->k, columns,
+                                                                    call->ldb, b->width, b->stride);
+}
+
+/* Several bands of rows, each of which would pack B in steps of k for its blocks of C: all of it is packed beforehand. 1 when memory is
+ * out. */
+static int pack_beforehand(job *work, int64_t tasks) {
+  const vx_strategy *s = work->strategy;
+  vx_call *call = &work->call;
+  int64_t width = s->vectors * vx_lanes, stride = width * vx_packed_lines(call->k);
+  float *target = vx_shared_scratch((size_t)(quotient_up(call->n, width) * stride) * sizeof(float));
+  if (!target) return 1;
+  whole_b b = {call, target, width, stride, rounded(quotient_up(call->n, tasks), width)};
+  vx_parallel(pack_share, &b, tasks);
+  call->b = target, call->packed = 1, call->panel = width, call->panel_stride = stride;
+  work->nest = vx_word_nests[s->rows_first][A_AS_IT_LIES][0];
+  return 0;
+}
+
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
   job work = job_of(call, plan);
+  int several = plan->grid_m > 1 || work.rows_per_task > work.tile_m;
+  if (work.in_blocks && work.strategy->pack_b && several && pack_beforehand(&work, plan->grid_m * plan->grid_n)) return 1;
   vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
   return work.out_of_memory;
 }
