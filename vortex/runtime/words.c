@@ -119,6 +119,7 @@ static job job_of(const vx_call *call, const vx_plan *plan) {
   return work;
 }
 
+#if VX_TILES
 typedef struct {
   const vx_call *call;
   float *target;
@@ -149,6 +150,9 @@ static int pack_beforehand(job *work, int64_t tasks) {
   work->nest = vx_word_nests[s->rows_first][A_AS_IT_LIES][0];
   return 0;
 }
+#else
+static int pack_beforehand(job *work, int64_t tasks) { return 0; }
+#endif
 
 int vx_execute(const vx_call *call, const vx_plan *plan) {
   if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
