@@ -25,14 +25,16 @@ def few_register_tiles(share: float = 0.5) -> HardwareSpec:
     """This machine with few register tiles, none of them measured: for a library of which results alone are wanted.
 
     A tile may take `share` of the registers, or what the accumulators that keep the multiply-add busy need and five
-    besides: of the 16 of AVX2 that is more than half.
+    besides: of the 16 of AVX2 that is more than half. A core finds few pages again, whatever this one does: of rows
+    that are read as they lie it takes so many steps of k at a time.
     """
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
     spec = load_spec("native")
     isa = spec.multiplier("float32")
     share = max(share, (isa.in_flight + 5) / isa.registers)
-    return what_if(spec, {"L0.max_utilization": share, "L0.analysis": "analytical"})
+    pages = {"page_bytes": 4096, "kept_pages": 512}
+    return what_if(spec, {"L0.max_utilization": share, "L0.analysis": "analytical", **pages})
 
 
 def free_bytes() -> int:

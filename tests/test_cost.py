@@ -13,7 +13,8 @@ from priced import found, selector
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
 from vortex.plans import Grid, OperandB, Shape
-from vortex.specs import cpus, load_spec
+from vortex.selector import Selector
+from vortex.specs import cpus, load_spec, what_if
 
 SPECS = st.sampled_from([spec.name for spec in cpus()])
 EXTENTS = st.integers(1, 6000)
@@ -223,6 +224,28 @@ def test_rows_that_crowd_l2_are_taken_in_steps_that_it_keeps(name):
         assert (partial > 0) == (not (stages[i].pack_a if stages[i].swap else stages[i].pack_b)), stages[i]
     for i, partial in steps(5 * apart, STRIDE, a_is_col=True).items():
         assert (partial > 0) == (not (stages[i].pack_b if stages[i].swap else stages[i].pack_a)), stages[i]
+
+
+def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
+    """Of operands that are read as they lie, and of no other; and each row of a B is waited for."""
+    spec = load_spec("epyc-zen4")
+    roomy, few = (
+        selector(one, found(spec).strategies) for one in (spec, what_if(spec, {"page_bytes": 4096, "kept_pages": 1024}))
+    )
+    deep = [i for i, s in enumerate(roomy.strategies) if s.stage.tiled and s.l1.k >= 2048]
+    assert deep and few.rates.reach == 512 * 4096
+
+    def partials(one: Selector, kind: OperandB, k: int) -> dict[int, float]:
+        cost = one.costs(Shape(64, 1024, k, kind, lda=STRIDE, ldb=STRIDE), ONE_TASK, 1)
+        total, seconds = np.asarray(cost.total), np.asarray(cost.terms()["partials"])
+        return {i: float(seconds[i]) for i in deep if total[i] < NEVER}
+
+    for kind, k in ((OperandB.PLAIN, 512), (OperandB.PLAIN, 2048), (OperandB.PACKED, 2048)):
+        assert not any(partials(roomy, kind, k).values())
+        for i, partial in partials(few, kind, k).items():
+            stage = roomy.strategies[i].stage
+            loose = not (stage.pack_a if stage.swap else stage.pack_b)
+            assert (partial > 0) == (kind is OperandB.PLAIN and k > 512 and loose), (kind, k, stage)
 
 
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():

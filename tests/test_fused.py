@@ -75,7 +75,10 @@ def test_every_strategy(fused: FusedGemm, kind: OperandB, transpose_a: bool) -> 
     packed, transposed = kind is OperandB.PACKED, kind is OperandB.TRANSPOSED
     flags = {"transpose_a": transpose_a, "transpose_b": transposed}
     shapes = [(37, 150, 60), (500, 6, 33), (5, 70, 3000), (1, 40, 2500), (130, 1, 700), (260, 270, 1100)]
-    for m, n, k in [*shapes, (256, 256, 600)]:  # the last one's rows crowd L2, so that k is taken in two steps
+    for m, n, k in [
+        *shapes,
+        (256, 256, 600),
+    ]:  # the last one's rows crowd L2 and are on many pages, so that k is taken in steps
         n = max(n, 16) if packed else n
         a, b, extras = integers(m, k), integers(k, n), operands(m, n)
         left = np.ascontiguousarray(a.T) if transpose_a else a
@@ -103,7 +106,7 @@ def test_same_bits_on_any_number_of_threads(fused: FusedGemm) -> None:
 
 def test_same_bits_in_registers_and_through_memory(fused: FusedGemm) -> None:
     """With A by rows and k in one step sums are finished in registers, with A by columns in a tile that is in L1."""
-    for m, n, k in [(37, 150, 60), (500, 70, 20), (90, 33, 17), (61, 16, 9)]:
+    for m, n, k in [(37, 150, 60), (500, 70, 20), (90, 33, 17), (61, 16, 9), (37, 150, 0)]:
         a, b = RNG.standard_normal((m, k), np.float32), RNG.standard_normal((k, n), np.float32)
         extras = {name: RNG.standard_normal(x.shape, np.float32) for name, x in operands(m, n).items()}
         found = []

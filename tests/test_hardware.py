@@ -104,6 +104,11 @@ class TestRefused:
         refused(altered("memories", 1, "ways", 8), "8 x 64 = 524288", "1048576")
         refused(altered("memories", 1, "sets", 0), "sets = 0", "ways = 16", "all five (a cache) or none of them (DRAM)")
 
+    def test_pages_without_their_number(self):
+        refused(altered("page_bytes", 4096), "page_bytes = 4096, kept_pages = 0", "both or neither")
+        refused(altered("kept_pages", 1536), "page_bytes = 0, kept_pages = 1536", "both or neither")
+        assert spec_from(ZEN5.model_dump() | {"page_bytes": 4096, "kept_pages": 1536}, "x")
+
     def test_dram_has_no_capacity(self):
         refused(altered("memories", 3, "capacity_bytes", 2**36), "none of them (DRAM)")
         as_cache = ZEN5.memory("l3").model_dump() | {"name": "dram", "capacity_bytes": 2**26, "sets": 2**16}

@@ -93,6 +93,7 @@ MODULES = (
     "codegen.cpu_masks",
     "codegen.lower",
     "codegen.cpu_rows",
+    "codegen.cpu_steps",
     "codegen.cpu_kernels",
     "codegen.cpu_conv",
     "codegen.cpu_nest",

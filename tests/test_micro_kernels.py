@@ -81,15 +81,17 @@ def test_avx2_stores_nothing_under_a_mask(narrow_kernels: dict[tuple[int, int], 
 
 
 def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int, int], str]) -> None:
-    """Its lines, into L1 or L2, and unless rows follow each other the line that it ends in; LLVM may join steps."""
+    """Its lines, into L1 or L2, and unless rows follow each other the line that it ends in; LLVM may repeat a loop."""
     for (_, vectors), body in kernels.items():
         near, far = (len(re.findall(f"prefetcht{level}", body)) for level in (0, 1))
         ends = len(re.findall(rf"prefetcht1 0x{64 * vectors - 4:x}\(", body))
-        assert ends >= 1 and near >= vectors and near % vectors == 0 and far - ends == near
+        assert ends >= 1 and near >= vectors and near % vectors == 0
+        assert far - ends >= near and (far - ends) % vectors == 0
 
 
 def test_addresses_of_rows_stay_in_registers(kernels: dict[tuple[int, int], str]) -> None:
-    """A pointer for each of more than seven rows made loads of pointers in every step of k."""
+    """A pointer for each of more than seven rows made loads of pointers in every step of k; before the two loops they
+    are fetched once."""
     from vortex.codegen.cpu_rows import GROUP
 
     tall = {tile: body for tile, body in kernels.items() if tile[0] > GROUP}
@@ -97,7 +99,7 @@ def test_addresses_of_rows_stay_in_registers(kernels: dict[tuple[int, int], str]
     for body in tall.values():
         steps = [line for line in body.splitlines() if "vfmadd" in line or "(%rsp)" in line]
         first, last = (edge(at for at, line in enumerate(steps) if "vfmadd" in line) for edge in (min, max))
-        assert sum("(%rsp)" in line for line in steps[first:last]) <= FEW
+        assert sum("(%rsp)" in line for line in steps[first:last]) <= 2 * FEW
 
 
 def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> None:

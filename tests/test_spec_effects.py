@@ -20,7 +20,9 @@ from vortex.plans import Grid, OperandB, Shape
 from vortex.rkernel import decompose
 from vortex.specs import load_spec, what_if
 
-SPEC = load_spec("xeon-8255c")
+PAGES = {"page_bytes": 4096, "kept_pages": 1536}
+"""Of its core, where nobody gives it huge ones."""
+SPEC = what_if(load_spec("xeon-8255c"), PAGES)
 TABLES = {"instructions": Instruction, "memories": Memory, "levels": Level}
 CUBES = [Shape(int(extent), int(extent), int(extent)) for extent in np.geomspace(4, 4096, 21)]
 SHAPES = [

@@ -119,6 +119,11 @@ class HardwareSpec(Figures):
     """Core clock that is sustained while all cores issue vector multiply-adds; not the boost clock."""
     peak_flops_per_s: Flops
     """Multiply and add operations per second of the whole device; must be cores x issue x lanes x 2 x clock."""
+    page_bytes: CacheBytes = 0
+    """Bytes for which a core keeps one translation of addresses: of a page, or of the host's where those are smaller.
+    0: what it keeps spans every operand."""
+    kept_pages: CacheCount = 0
+    """Translations that a core keeps: of more pages, each that it comes back to is looked up anew."""
     thread_start_ns: Nanoseconds
     """Time to hand a task to a thread that waits for one, and to learn that it is done."""
     instructions: tuple[Instruction, ...] = Field(min_length=1)
@@ -130,6 +135,9 @@ class HardwareSpec(Figures):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if (self.page_bytes > 0) != (self.kept_pages > 0):
+            given = f"page_bytes = {self.page_bytes}, kept_pages = {self.kept_pages}"
+            raise refusal(given, "both or neither", "leave both out where pages are huge")
         _check_names(self)
         _check_memories(self)
         _check_peak(self)

@@ -86,6 +86,8 @@ def loading_a(
     stalls = ops.name("stalls", (1.0 - o.a_is_col) * ops.most(unasked, unfollowed) * issued)
     gaps = ops.where(t.steps > 1.5, rates.piece * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - o.a_is_col) * t.blocks * t.rows * t.steps * supply.wait * gaps
+    if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
+        stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
     seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
     return LoadA(seen, first, stalls, piece, tile, extra)
 

@@ -31,7 +31,7 @@ SOURCE = PACKAGE / "runtime" / "probe.c"
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
 MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
-LAYOUT = 5  # raise when detection changes what it makes of the same machine
+LAYOUT = 6  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
 LEVELS = (
@@ -111,6 +111,8 @@ def working_sets(machine: Machine) -> tuple[int, list[tuple[int, int]]]:
     return max(least, min(max(wanted, 64 * 1024**2), 1024**3, machine.free_bytes // 4)), sets
 
 
+MOST_PAGES = 16384
+"""As many as `probe.c` tries: of a core that finds all of them again nothing is said."""
 PROBES = 3
 TOGETHER = 0.7
 """Share of the rate of one core alone that each of all cores has at least, unless another process holds one."""
@@ -190,6 +192,7 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
         ("cores", cores, "read from the affinity mask, /sys/devices/system/cpu/*/topology and the cgroup's quota"),
         ("clock_hz", clock, f"measured: {fma}, at {issue} a cycle; scalar code ran at {scalar / 1e9:.2f} GHz"),
         ("peak_flops_per_s", peak, f"measured: {fma}"),
+        *_pages(rates),
         ("thread_start_ns", hand_off, "measured: a flag handed to a spinning thread and back"),
     ])  # fmt: skip
     flags = ("avx2", "fma", "bmi1", "bmi2", *(sorted(V4 - V3) if wide else ()))
@@ -230,6 +233,14 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     ]) for level, memory, analysis, shares in LEVELS]  # fmt: skip
     data = top | {"instructions": instructions, "memories": memories, "levels": levels}
     return spec_from(data, "this machine, as detected"), tuple(readings)
+
+
+def _pages(rates: Rates) -> list[tuple[str, int, str]]:
+    kept, size = (round(figure) for figure in rates.get("pages", (MOST_PAGES, 0)))
+    if not 0 < kept < MOST_PAGES:
+        return []
+    told = f"measured: {kept} lines, each {size} bytes from the next in a huge page, are read as fast as neighbours are"
+    return [("page_bytes", size, f"{told}, and more are not"), ("kept_pages", kept, told)]
 
 
 def _bandwidths(rates: tuple[float, float], cores: int, private: bool) -> list[tuple[str, int, str]]:

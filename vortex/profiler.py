@@ -217,7 +217,10 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
-    crowded_rows = max(l2.capacity_bytes // l2.shared_by // EFFECTS.crowded_row_bytes, 1)
+    small = spec.kept_pages > 0
+    crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
+    resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
+    crowded_rows = max(l2.capacity_bytes // l2.shared_by // crowded_bytes, 1)
     return Rates(
         call=EFFECTS.call_s,
         thread_start=profile.thread_start_s,
@@ -235,9 +238,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         dot_columns=float(max(dot_tiles(vectors.registers))),
         dot_turned=0.0 if words else float(max(dot_tiles(vectors.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
-        l2_bytes=l2.capacity_bytes
-        / l2.shared_by
-        * min(budget, EFFECTS.tile_share if tiles else EFFECTS.resident_share),
+        l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
         l3_bytes=held * EFFECTS.outer_share,
         outer_bytes=held,
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),
@@ -263,7 +264,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
         row_piece=EFFECTS.row_piece,
-        row_start=EFFECTS.row_start,
+        row_start=EFFECTS.page_start if small else EFFECTS.row_start,
         overtaken=EFFECTS.overtaken,
         short_runs=EFFECTS.short_runs,
         covered=EFFECTS.covered,
@@ -294,4 +295,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,
+        reach=EFFECTS.reach_share * spec.kept_pages * spec.page_bytes,
+        page_bytes=float(spec.page_bytes),
+        page_line=EFFECTS.page_line if small else 0.0,
     )

@@ -153,6 +153,12 @@ class Rates:
     """and so many of them are still in L2 when the next tile reads them: k is taken in steps of no more,"""
     per_crowded_rows: float
     """of which this is the reciprocal."""
+    reach: float
+    """Bytes of as many pages as a task can come back to and find all their translations again, 0 for any number,"""
+    page_bytes: float
+    """and of one page."""
+    page_line: float
+    """Share of the latency that is seen for each line of an A by columns whose rows are pages of their own."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,9 @@ class Effects:
 
     resident_share: float = 0.75
     """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
+    scattered_share: float = 0.5
+    """The same where pages are small: which sets of it a block falls in is chance, and those of 0.75 crowd some
+    (Granite Rapids: 192 columns of 2048 went at 0.9 times the rate of 128)."""
     tile_share: float = 0.5
     """The same under tiles of AMX, past which as much streams in a fifth of the time (Granite Rapids: 1024 rows of 384
     words took 1.2 times what half as many took)."""
@@ -219,6 +228,14 @@ class Effects:
     """Places within the span of L1's sets that rows start in, at most, where they crowd the caches,"""
     crowded_row_bytes: int = 2048
     """and bytes of L2 for each row that is still there when the next tile reads it, however wide a tile is."""
+    scattered_row_bytes: int = 8192
+    """The same where pages are small: which sets of L2 each falls in is chance."""
+    reach_share: float = 0.5
+    """Of the translations that a core keeps, for the rows of one operand,"""
+    page_start: float = 0.15
+    """share of the latency that is seen for each piece of a row of an unpacked B, where pages are small,"""
+    page_line: float = 0.13
+    """and for each line of an A by columns."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004

@@ -113,6 +113,10 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     crowds = ops.name("crowds", ops.most(crowding, ops.where(o.spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
     tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, rates.crowded_rows), s.tile_k)
     per_tile_k = ops.most(s.per_tile_k, crowds * rates.per_crowded_rows)
+    if rates.reach:  # Rows of B, or of a transposed A, that pages are kept for.
+        wide = FLOAT * ops.most(loose * o.n, loose_a * o.m)
+        reached = ops.name("reached", ops.where(wide > 0.5, rates.reach / ops.most(wide, FLOAT), tile_k))
+        tile_k, per_tile_k = ops.least(tile_k, reached), ops.most(per_tile_k, 1.0 / reached)
     steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))
     kept = ops.name("kept", ops.where(steps > 1.5, 1.0 if rates.room else 0.0, 0.0))
     height = ops.where(kept * s.pack_a > 0.5, ops.least(s.tile_m, ops.most(rates.room / o.k, s.rows)), s.tile_m)

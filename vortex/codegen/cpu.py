@@ -235,14 +235,7 @@ def library_table(
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
             f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_panels_rows = {max(PANELS)};",
-            f"const int64_t vx_room = {selector.rates.room:.0f};",
-            f"const int64_t vx_l1_span = {selector.rates.l1_span:.0f};",
-            f"const int64_t vx_cores = {selector.rates.cores:.0f};",
-            f"const int64_t vx_l3_bytes = {selector.rates.l3_bytes:.0f};",
-            f"const int64_t vx_outer_bytes = {selector.rates.outer_bytes:.0f};",
-            f"const int64_t vx_narrow_rows = {selector.rates.narrow_rows:.0f};",
-            f"const int64_t vx_crowded_span = {selector.rates.crowded_span:.0f};",
-            f"const int64_t vx_crowded_rows = {selector.rates.crowded_rows:.0f};",
+            *(f"const int64_t vx_{name} = {getattr(selector.rates, name):.0f};" for name in LIMITS),
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
@@ -255,6 +248,13 @@ def library_table(
             "",
         ]
     )
+
+
+LIMITS = (
+    "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows", "reach",
+    "page_bytes",
+)  # fmt: skip
+"""Rates that the runtime looks at itself."""
 
 
 def float_table(parts: Parts, lanes: int) -> list[str]:

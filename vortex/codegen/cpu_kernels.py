@@ -4,21 +4,18 @@ The accumulators are one chain of fused multiply-adds per output element, in the
 why every strategy, blocking and thread count of the outer-product family gives bitwise the same result.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import Finish, finishing_symbol
+from vortex.codegen.cpu_steps import reduction, step_blocks
 from vortex.codegen.cpu_tile import (
     ADDS,
-    LINE,
     STREAMS,
-    fetch,
     filled,
     placed,
     tile_stages,
@@ -49,9 +46,9 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
 
     `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
-    first, and whether whole lines of it are written past the caches. With each `every`-th step of k it asks for one
-    row, `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each
-    other come from memory at half the rate. If `every` is 0 it asks at each step, and into the first cache.
+    first, and whether whole lines of it are written past the caches. For each `every` steps of k it asks for one row,
+    `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each other
+    come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first cache.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     form = _form(tile.rows >= tile.vectors, lanes)
@@ -62,8 +59,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
         (
             ("load", names.load, 0),
             ("zero", names.zero, 0),
-            ("fetch", names.load, 1),
-            ("compute", names.multiply_add, 1),
+            *step_blocks(names),
             ("store", names.store, 0),
         ),
     ).mod["main"]
@@ -98,76 +94,8 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
     form = _finishing_form(tile.rows >= tile.vectors, lanes, store)
     kernel = filled(form, finishing_symbol(tile.rows, tile.vectors), tile.rows, tile.vectors)
     names = vector_intrinsics(lanes)
-    stages = ("zero", names.zero, 0), ("fetch", names.load, 1), ("compute", names.multiply_add, 1)
+    stages = ("zero", names.zero, 0), *step_blocks(names)
     return placed(kernel, stages).mod["main"]
-
-
-def _reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[..., None]:
-    """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not."""
-    columns = vectors * lanes
-    lines = T.ceildiv(columns, LINE)
-
-    @T.inline
-    def fetch_row(B: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
-        for l in range(lanes):
-            with T.sblock("fetch"):
-                vk = T.axis.spatial(B.shape[0], k)
-                vj = T.axis.spatial(columns, j * lanes + l)
-                row[vj] = T.if_then_else(mask[vj] != 0, B[vk, vj], T.float32(0))
-
-    @T.inline
-    def compute(A: Any, row: Any, acc: Any, k: Any, i: Any, j: Any) -> None:
-        for l in range(lanes):
-            with T.sblock("compute"):
-                vk = T.axis.reduce(A.shape[1], k)
-                vi = T.axis.spatial(rows, i)
-                vj = T.axis.spatial(columns, j * lanes + l)
-                acc[vi, vj] = acc[vi, vj] + A[vi, vk] * row[vj]
-
-    @T.inline
-    def ask(F: Any, turn: Any, every: Any, apart: Any) -> None:
-        """`turn` counts the steps until the next row, and the rows."""
-        with T.sblock("ask"):
-            T.reads(turn[0:2])
-            T.writes(turn[0:2])
-            if turn[0] == 0:
-                if every == 0:
-                    for q in range(lines):
-                        T.evaluate(fetch(T.address_of(F[turn[1], q * LINE])))
-                else:
-                    for q in range(lines):
-                        T.evaluate(fetch(T.address_of(F[turn[1], q * LINE]), cache=2))
-                # A row that starts within a line ends in one more: the next row's, where they follow each other.
-                if apart > T.Cast("int64", columns):
-                    T.evaluate(fetch(T.address_of(F[turn[1], columns - 1]), cache=2))
-                turn[0] = T.max(every, T.int64(1))
-                turn[1] = turn[1] + 1
-            turn[0] = turn[0] - 1
-
-    @T.inline
-    def reduce(
-        A: Any, B: Any, F: Any, mask: Any, row: Any, acc: Any, turn: Any, depth: Any, every: Any, apart: Any
-    ) -> None:
-        with T.sblock("start"):
-            T.reads()
-            T.writes(turn[0:2])
-            turn[0] = T.int64(0)
-            turn[1] = T.int64(0)
-        for k in T.serial(depth):
-            if tall:
-                for j in range(vectors):
-                    fetch_row(B, row, mask, k, j)
-                for i, j in T.grid(rows, vectors):
-                    compute(A, row, acc, k, i, j)
-            else:
-                for j in range(vectors):
-                    fetch_row(B, row, mask, k, j)
-                    for i in range(rows):
-                        compute(A, row, acc, k, i, j)
-            # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
-            ask(F, turn, every, apart)
-
-    return reduce
 
 
 @cache
@@ -176,7 +104,7 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), _reduction(rows, vectors, lanes, tall)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -210,7 +138,7 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
-            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb)
+            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb, last)
             if T.bitwise_and(how, STREAMS) != 0:
                 stages.stream(C, acc)
             else:
@@ -224,7 +152,7 @@ def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
     """The same for `finishing_kernel`."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), _reduction(rows, vectors, lanes, tall)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall)
     finish = Finish(store, lanes)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
@@ -262,7 +190,7 @@ def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
             finish.allocate()
             stages.masks(mask, last)
             stages.zero(acc)
-            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb)
+            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb, last)
             for j in T.unroll(vectors):
                 with T.sblock("finish"):
                     T.reads(acc[0:rows, 0:columns], mask[0:columns])

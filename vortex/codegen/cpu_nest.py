@@ -104,7 +104,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
         column: Any,
     ) -> None:
         """A register tile, and the store stage of it from `row` and `column` of C on, unless `finish` is 0."""
-        vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+        vecs: T.let[T.int64] = T.truncdiv(wide + lanes - 1, T.int64(lanes))
         last: T.let[T.int32] = T.Cast("int32", wide - (vecs - 1) * lanes)
         if finishes:  # noqa: SIM102
             if finish == 2:
@@ -275,7 +275,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 T.address_of(A[corner + (i + height) * step + AHEAD + part]),
                                 T.address_of((SB if pack_b else B)[further]),
                             )
-                            often: T.let[T.int64] = T.max(T.truncdiv(apart * asking + height // 2, height), T.int64(1))
+                            often: T.let[T.int64] = T.max(
+                                T.truncdiv(apart * asking + T.truncdiv(height, T.int64(2)), height), T.int64(1)
+                            )
                             every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), sharing))
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j

@@ -31,7 +31,7 @@ ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
 def compile_tiles(kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path) -> None:
     """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`."""
     text = stream_ir(lanes) + rows_ir(rows)
-    compile_object([*kernels], cpu_target(llvm_cpu), path, llvm_ir=text, rewrite=by_groups)
+    compile_object([*kernels], cpu_target(llvm_cpu), path, llvm_ir=text, share=False, rewrite=by_groups)
 
 
 def _symbol(kind: str, row: int) -> str:

@@ -79,6 +79,10 @@ class Vectors:
     def fma(self, x: Any, y: Any, z: Any) -> Any:
         return self.call("llvm.fma", x, y, z)
 
+    def times(self, x: Any, y: Any) -> Any:
+        """x y, rounded: LLVM would make one multiply-add of it and a sum, but not in all kernels: bits would differ."""
+        return self.call("llvm.arithmetic.fence", x * y)
+
     def polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
         """c0 + c1 x + c2 x^2 + ..., by Horner's rule."""
         value = self.of(coefficients[-1])
@@ -213,9 +217,9 @@ def apply(vectors: Vectors, chain: Epilogue, value: Any, operands: dict[str, Any
         if isinstance(step, Bias):
             value = value + operands[step.operand]
         elif isinstance(step, Scale):
-            value = value * operands[step.operand]
+            value = vectors.times(value, operands[step.operand])
         elif isinstance(step, Multiply):
-            value = value * vectors.of(step.factor)
+            value = vectors.times(value, vectors.of(step.factor))
         elif isinstance(step, Relu):
             value = vectors.most(value, 0.0)
         elif isinstance(step, Clamp):

@@ -53,6 +53,8 @@ class Intrinsics:
     """Names of the registered tensor intrinsics of one vector width."""
 
     load: str
+    read: str
+    """The same without a mask."""
     zero: str
     multiply_add: str
     store: str
@@ -105,6 +107,18 @@ def _registered(lanes: int, dtype: str) -> Intrinsics:
 
         return stage
 
+    def reading(body: Callable[..., None]) -> tirx.PrimFunc:
+        @T.prim_func(s_tir=True)
+        def stage(s: T.handle, d: T.handle):
+            S = T.match_buffer(s, (lanes,), dtype, offset_factor=1, align=4)
+            D = T.match_buffer(d, (lanes,), dtype, offset_factor=1, scope="local", align=4)
+            with T.sblock("root"):
+                T.reads(S[every])
+                T.writes(D[every])
+                body(S, D)
+
+        return stage
+
     def clearing(body: Callable[..., None]) -> tirx.PrimFunc:
         @T.prim_func(s_tir=True)
         def stage(d: T.handle):
@@ -141,6 +155,17 @@ def _registered(lanes: int, dtype: str) -> Intrinsics:
         D[vector] = masked_load(T.address_of(S[0]), M[vector] != T.broadcast(0, lanes), lanes, dtype)
 
     @T.inline
+    def read_lanes(S: Any, D: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("lane"):
+                v = T.axis.spatial(lanes, l)
+                D[v] = S[v]
+
+    @T.inline
+    def read_vector(S: Any, D: Any) -> None:
+        D[vector] = masked_load(T.address_of(S[0]), T.broadcast(T.bool(True), lanes), lanes, dtype)
+
+    @T.inline
     def store_vector(S: Any, M: Any, D: Any) -> None:
         T.evaluate(masked_store(S[vector], T.address_of(D[0]), M[vector] != T.broadcast(0, lanes)))
 
@@ -166,9 +191,10 @@ def _registered(lanes: int, dtype: str) -> Intrinsics:
     def multiply_vector(A: Any, B: Any, C: Any) -> None:
         C[vector] = T.fma(T.broadcast(A[0], lanes), B[vector], C[vector])
 
-    names = Intrinsics(*(f"vortex_{stage}_{dtype}x{lanes}" for stage in ("load", "zero", "fma", "store")))
+    names = Intrinsics(*(f"vortex_{stage}_{dtype}x{lanes}" for stage in ("load", "read", "zero", "fma", "store")))
     for name, description, implementation in (
         (names.load, moving(move_lanes, "global", "local"), moving(load_vector, "global", "local")),
+        (names.read, reading(read_lanes), reading(read_vector)),
         (names.zero, clearing(clear_lanes), clearing(clear_vector)),
         (names.multiply_add, multiplying(multiply_lanes), multiplying(multiply_vector)),
         (names.store, moving(move_lanes, "local", "global"), moving(store_vector, "local", "global")),

@@ -181,7 +181,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                             u: T.let[T.int64] = x if rows_first else y
                             j: T.let[T.int64] = j0 + t * width
                             wide: T.let[T.int64] = T.min(width, j0 + nb - j)
-                            vecs: T.let[T.int64] = (wide + lanes - 1) // lanes
+                            vecs: T.let[T.int64] = T.truncdiv(wide + lanes - 1, T.int64(lanes))
                             i: T.let[T.int64] = u * low + T.min(u, extra)
                             height: T.let[T.int64] = (
                                 T.min(rows, mb - i) if tiled else low + T.Select(u < extra, T.int64(1), T.int64(0))

@@ -52,12 +52,15 @@ def lower(
     """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
 
     `rewrite` is applied to every function before, while indices are still those of its buffers.
-    `simplify` puts the value of every variable in its places first, and drops what has no effect; where places are many
-    and long, as in nests, that takes longer than all else, to be undone or done again by LLVM.
+    `simplify` puts the value of every variable in its places, and drops what has no effect. Where places are many and
+    long, as in nests, that takes longer than all else, to be undone or done again by LLVM: without it buffers must have
+    one dimension, and divisions must be those of C.
     """
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
     sharing = [tirx.transform.CommonSubexprElim()] if share else []
+    compact = [s_tir.transform.CompactBufferAllocation()] if simplify else []
     first = [s_tir.transform.StmtSimplify()] if simplify else []
+    flat = [tirx.transform.FlattenBuffer()] if simplify else []
     second = [tirx.transform.StmtSimplify(), tirx.transform.RemoveNoOp()] if simplify else []
     module = Sequential(
         [
@@ -66,11 +69,11 @@ def lower(
             s_tir.transform.LowerInitBlock(),
             s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
             s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.CompactBufferAllocation(),
+            *compact,
             s_tir.transform.LowerMatchBuffer(),
             *first,
             s_tir.transform.LowerOpaqueBlock(),
-            tirx.transform.FlattenBuffer(),
+            *flat,
             tirx.transform.VectorizeLoop(True),
             tirx.transform.UnrollLoop(),
             *second,
@@ -80,7 +83,7 @@ def lower(
         module = tvm.IRModule({name: rewrite(function) for name, function in module.functions.items()})
     module = Sequential(sharing)(module)
     module = tvm.IRModule({name: plain_signature(function) for name, function in module.functions.items()})
-    return tirx.transform.LowerIntrin()(module)
+    return tirx.transform.LowerIntrin()(module) if simplify else module
 
 
 def importing(function: tirx.PrimFunc, llvm_ir: str) -> tirx.PrimFunc:

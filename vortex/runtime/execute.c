@@ -22,11 +22,20 @@ static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
-/* Steps of k that a tile of L1 takes: of an operand that is read as it lies, a step a row, and whose rows crowd few sets of L2, as many as
- * stay there for the next tile. As the cost has it. */
+/* Steps of k of an operand that is read as it lies, a step a row: whose rows crowd few sets of L2, as many as stay there for the next tile,
+ * and of any, as many as are on pages that are found again. */
+static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride) {
+  const int64_t item = sizeof(float);
+  if (crowds(stride)) depth = smaller(depth, vx_crowded_rows);
+  return vx_reach ? smaller(depth, vx_reach / larger(larger(columns, 1) * item, smaller(stride * item, vx_page_bytes))) : depth;
+}
+
+/* Steps of k that a tile of L1 takes. As the cost has it. */
 static int64_t tile_depth(const vx_strategy *s, const vx_call *call) {
-  int crowded = (!s->pack_b && !call->packed && crowds(call->ldb)) || (!s->pack_a && call->transpose_a && crowds(call->lda));
-  return crowded ? smaller(s->tile_k, vx_crowded_rows) : s->tile_k;
+  int64_t depth = s->tile_k;
+  if (!s->pack_b && !call->packed) depth = loose_depth(depth, call->n, call->ldb);
+  if (!s->pack_a && call->transpose_a) depth = loose_depth(depth, call->m, call->lda);
+  return larger(depth, 1);
 }
 
 /* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
@@ -36,6 +45,11 @@ static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m, int
   if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
   int64_t bands = quotient_up(m, rows);
   return bands > 1 ? rounded(quotient_up(m, bands), tile) : m;
+}
+
+/* Rows of the cache tiles that so many rows make: about as many each, since under those of a short last one B would not arrive. */
+static int64_t even_bands(int64_t rows, const vx_strategy *s) {
+  return rows > s->tile_m ? rounded(quotient_up(rows, quotient_up(rows, s->tile_m)), s->rows) : rows;
 }
 
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
@@ -57,7 +71,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
     work->nest(call->a + (call->transpose_a ? first + part->first * call->lda : first * call->lda + part->first),
                call->b + (call->transpose_b ? part->first : part->first * call->ldb),
                c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
-               call->lda, call->ldb, ldc, call->panel, call->panel_stride, smaller(s->tile_m, rows),
+               call->lda, call->ldb, ldc, call->panel, call->panel_stride, even_bands(rows, s),
                smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, how, &from, finish);
   }
   if (streams) vx_publish();

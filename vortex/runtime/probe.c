@@ -5,7 +5,7 @@
  * LANES is 16 (AVX-512) or 8 (AVX2); DOTS, after 16, are the dot instructions there are: b for vdpbf16ps, v for
  * vpdpbusd, B and V for those of AMX's tiles; one thread is pinned to each CPU; each ONE:ALL pair gives the working set
  * of a cache for one core alone and for each core when all read. Prints lines "name one all": rates per second
- * (hand_off: seconds) of one core alone and of all together, 0 where not measured. Of tiles nothing is printed where
+ * (hand_off: seconds; pages: how many, and their bytes) of one core alone and of all together, 0 where not measured. Of tiles nothing is printed where
  * Linux grants none. The vector code is assembly text, so it builds whatever the compiler's own flags allow; LANES and
  * DOTS say what may run.
  */
@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 enum { MAX_THREADS = 1024, REPEATS = 5, BLOCK = 1 << 18, MIN_BYTES = 4096 };
+static const double WALK = 1.5e-9;   /* seconds of a load that had its translation looked up, over those of one that had not: 2 to 20 */
 static const double WINDOW = 0.0025; /* seconds of one observation: far above a clock read, far below a second in all */
 
 static double seconds(clockid_t clock) {
@@ -231,6 +232,41 @@ static void report(const char *name, Kernel kernel, size_t one_bytes, size_t all
   printf("%s %.6e %.6e\n", name, best[0], best[1]);
 }
 
+/* Seconds of a load, the best of a few passes over `count` lines `apart` bytes apart in an order no prefetcher follows, each load without
+ * the one before. Lines are spread over the sets of L1. */
+static double touched(const char *data, uint32_t *order, uint32_t count, uint32_t apart) {
+  uint32_t shuffled = 12345, sum = 0;
+  for (uint32_t i = 0; i < count; i++) order[i] = i * apart + (apart > 64 ? i * 7 % 64 * 64 : 0);
+  for (uint32_t i = count - 1; i > 0; i--) {
+    shuffled = shuffled * 1664525u + 1013904223u;
+    uint32_t j = (uint32_t)((uint64_t)shuffled * (i + 1) >> 32), held = order[i];
+    order[i] = order[j], order[j] = held;
+  }
+  double best = 1;
+  for (int pass = 0; pass < 24; pass++) {
+    double begin = seconds(CLOCK_MONOTONIC);
+    for (uint32_t i = 0; i < count; i++) sum += *(const volatile char *)(data + order[i]);
+    double each = (seconds(CLOCK_MONOTONIC) - begin) / count;
+    if (each < best) best = each;
+  }
+  return best;
+}
+
+/* Pages, of those whose number was tried, of which a core finds all translations again, though huge pages are asked for: a host may have
+ * small ones. Of more, each load waits for a walk through the page tables of guest and host, 5 ns on a Granite Rapids. */
+static void report_pages(size_t bytes) {
+  enum { PAGE = 4096, LEAST = 512, TRIES = 11 };
+  static uint32_t order[LEAST << TRIES / 2];
+  uint32_t kept = 0;
+  for (int i = 0; i < TRIES; i++) {
+    uint32_t count = (LEAST << i / 2) / 2 * (uint32_t)(2 + i % 2);
+    if ((size_t)count * PAGE > bytes) break;
+    if (touched(task.data, order, count, PAGE) > touched(task.data, order, count, 64) + WALK) break;
+    kept = count;
+  }
+  printf("pages %.6e %.6e\n", (double)kept, (double)PAGE);
+}
+
 static atomic_long ball;
 
 static void *partner(void *argument) {
@@ -313,6 +349,7 @@ int main(int count, char **arguments) {
     snprintf(name, sizeof name, "cache%d", i - 3);
     report(name, read_bytes, one, all);
   }
+  report_pages(total);
   task.walks = 1;
   report("dram", read_bytes, total, task.slice);
   return 0;

@@ -227,6 +227,8 @@ extern const int64_t vx_outer_bytes;   /* all of it */
 extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a product narrower than one */
 extern const int64_t vx_crowded_span;  /* bytes; rows a multiple of them apart crowd few sets of the caches, */
 extern const int64_t vx_crowded_rows;  /* and so many of them stay in L2 */
+extern const int64_t vx_reach;         /* bytes of pages whose translations are found again, 0 for any number, */
+extern const int64_t vx_page_bytes;    /* and of one page */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
