@@ -16,6 +16,7 @@ from vortex.candidates import Strategy, sieve
 from vortex.codegen.cpu import STAGES, emit_library, parts_of, product_tasks
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.emission import Emission
+from vortex.codegen.prices import cost_object
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.library import Library
@@ -56,5 +57,7 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
             tasks = product_tasks(shapes, parts)
             objects = emission.start([*tasks.measured, *tasks.rest]).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
+        rates, table, cpu = selector.rates, selector.table, hardware.llvm_cpu
+        objects.append(cost_object(rates, table, manifest.lanes, cpu, folder / "costs.o"))
         binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started).read_bytes()
     return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))

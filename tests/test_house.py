@@ -112,6 +112,7 @@ MODULES = (
     "codegen.cpu_words_objects",
     "codegen.link",
     "codegen.selector",
+    "codegen.prices",
     "codegen.cpu_winograd",
     "codegen.cpu",
     "codegen.cpu_reduce",

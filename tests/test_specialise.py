@@ -18,7 +18,7 @@ from priced import found, selector
 
 import vortex
 from vortex import operators as ops
-from vortex.analyzer import CLOSE_FILTERS, FILTERS, choose_panel, cover, domain, families
+from vortex.analyzer import CLOSE_FILTERS, FILTERS, choose_panel, cover, domain, families, in_numpy
 from vortex.axes import extents, fixed
 from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
@@ -138,7 +138,7 @@ class TestOperator:
 class TestCandidates:
     def test_nothing_known_drops_nothing(self) -> None:
         spec = load_spec("epyc-zen5")
-        assert specialised(ops.Gemm(), spec, found(spec), 16, 16) is found(spec)
+        assert specialised(ops.Gemm(), spec, found(spec), 16, 16, lambda *_: in_numpy) is found(spec)
 
     @settings(max_examples=10, deadline=None)
     @given(st.integers(1, 700), st.integers(1, 300), st.integers(1, 5))
@@ -160,7 +160,7 @@ class TestCandidates:
     def test_fewer_tiles_and_strategies_stay(self) -> None:
         spec = load_spec("epyc-zen5")
         all_of_them = found(spec)
-        kept = specialised(ops.Gemm(n=2304, k=768), spec, all_of_them, 16, 16)
+        kept = specialised(ops.Gemm(n=2304, k=768), spec, all_of_them, 16, 16, lambda *_: in_numpy)
         assert len(kept.register_tiles) < 0.9 * len(all_of_them.register_tiles)
         assert set(kept.strategies) < set(all_of_them.strategies)
         assert kept.admitted[-1].filter == "KnownExtents"

@@ -8,7 +8,7 @@ domain would miss much. What the families beside the register tiles are there fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -19,10 +19,11 @@ from vortex.axes import Extent, Hint, often
 from vortex.candidates import WIDEST_PANEL, Strategy
 from vortex.dtypes import WordFormat
 from vortex.plans import Grid, OperandB, Shape, grids
+from vortex.problem import Problem
 from vortex.rates import Rates
 from vortex.selector import Selector, SlopeTable, problem
 
-COARSE = (1, 12, 100, 600, 4096)
+COARSE = (1, 4, 12, 40, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 7, 10, 13, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
 """Extents of the lattice: the first choice is made on the coarse one, the last on every other point of the fine one.
 Those are no multiples of the tiles' heights, and 13 rows are one tall tile or two low ones (12x1149x2480: 0.27 ms
@@ -37,10 +38,18 @@ MEAN_GAIN = 2e-4
 FAMILY_GAIN = 1.1
 """A family that is predicted so much faster than every register tile, for any shape of the domain, has its place: the
 shapes it is there for are few (a row by a large matrix), and the mean may not miss them."""
-BLOCK = 16_384
-"""Prices at once: the fifty arrays of that many that the cost passes through stay in a core's L2."""
+BLOCK = 1 << 18
+"""Prices at once: few enough that they are in a cache when they are read again for the least of them."""
 MOST_WORK = 1 << 37
 """Multiply-adds of the largest shapes of the domain."""
+
+
+Price = Callable[[Selector, Sequence[Problem]], Array]
+"""Predicted seconds, [call, strategy]: by NumPy, or by native code that says the same."""
+
+
+def in_numpy(selector: Selector, asked: Sequence[Problem]) -> Array:
+    return selector.totals(asked)
 
 
 @dataclass(frozen=True)
@@ -71,28 +80,31 @@ def lattices(known: Mapping[str, Extent]) -> tuple[Sequence[int], Sequence[int]]
     return (FINE[::2], FINE) if any(extent is not None for extent in known.values()) else (COARSE, FINE[::2])
 
 
-def in_blocks(selector: Selector, shapes: Sequence[Shape], grid: Grid, threads: int) -> Iterator[Array]:
-    """Predicted seconds of every strategy on so many shapes that the cost works in cache, [shape, strategy]."""
+def in_blocks(
+    selector: Selector, shapes: Sequence[Shape], grid: Grid, threads: int, price: Price = in_numpy
+) -> Iterator[Array]:
+    """Predicted seconds of every strategy on some shapes at a time, [shape, strategy]."""
     block = max(1, BLOCK // len(selector.strategies))
     for first in range(0, len(shapes), block):
         asked = (shape.in_words(selector.words) for shape in shapes[first : first + block])
-        yield selector.totals([problem(shape, grid, threads, selector.rates) for shape in asked])
+        yield price(selector, [problem(shape, grid, threads, selector.rates) for shape in asked])
 
 
-def losses(selector: Selector, shapes: Sequence[Shape], threads: int) -> Array:
+def losses(selector: Selector, shapes: Sequence[Shape], threads: int, price: Price = in_numpy) -> Array:
     """Predicted seconds over the least of any strategy, [shape, strategy]; the best grid for each."""
     plans = [Grid(1, 1)] if threads == 1 else grids(threads)
-    least = np.minimum.reduce([np.concatenate(list(in_blocks(selector, shapes, grid, threads))) for grid in plans])
+    priced = (np.concatenate(list(in_blocks(selector, shapes, grid, threads, price))) for grid in plans)
+    least = np.minimum.reduce(list(priced))
     return np.minimum(least / least.min(axis=1, keepdims=True), np.float32(1e3))
 
 
-def best_under_each(selector: Selector, shapes: Sequence[Shape]) -> list[Strategy]:
+def best_under_each(selector: Selector, shapes: Sequence[Shape], price: Price = in_numpy) -> list[Strategy]:
     """Eq. 1: under every L0 tile, the L1 tiles that are the best of that tile for some shape."""
     owners: dict[object, list[int]] = {}
     for index, strategy in enumerate(selector.strategies):
         owners.setdefault(strategy.l0, []).append(index)
     kept: set[int] = set()
-    for totals in in_blocks(selector, shapes, Grid(1, 1), 1):
+    for totals in in_blocks(selector, shapes, Grid(1, 1), 1, price):
         for indices in owners.values():
             of_tile = totals[:, indices]
             winners = np.argmin(of_tile, axis=1)
@@ -127,15 +139,16 @@ def cover(loss: Array, weights: Array, most: int, first: Sequence[int] = ()) -> 
 
 
 def packed_under_each(
-    strategies: Sequence[Strategy], rates: Rates, table: SlopeTable, lanes: int, packed: Domain, words: WordFormat
-) -> list[Strategy]:
+    strategies: Sequence[Strategy], rates: Rates, table: SlopeTable, lanes: int, packed: Domain, words: WordFormat,
+    price: Price,
+) -> list[Strategy]:  # fmt: skip
     """The same where B always comes packed: the panels of each L0 tile are as wide as the tile."""
     widths = sorted({s.l0.n for s in strategies})
     of_width = {width: tuple(s for s in strategies if s.l0.n == width) for width in widths}
     return [
         strategy
         for width, those in of_width.items()
-        for strategy in best_under_each(Selector(those, rates, table, lanes, width, words), packed.shapes)
+        for strategy in best_under_each(Selector(those, rates, table, lanes, width, words), packed.shapes, price)
     ]
 
 
@@ -147,6 +160,7 @@ def choose_panel(
     packed: Domain,
     words: WordFormat | None,
     close: float = 0.0,
+    price: Price = in_numpy,
 ) -> int:
     """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
     those whose mean logarithm of seconds is at most `close` above the least."""
@@ -155,7 +169,7 @@ def choose_panel(
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
-        seconds = np.concatenate([b.min(axis=1) for b in in_blocks(selector, packed.shapes, Grid(1, 1), 1)])
+        seconds = np.concatenate([b.min(axis=1) for b in in_blocks(selector, packed.shapes, Grid(1, 1), 1, price)])
         scores[panel] = float(np.average(np.log(seconds, dtype=np.float64), weights=packed.weights))
     if close:
         return max(width for width in widths if scores[width] <= min(scores.values()) + close)
@@ -172,6 +186,7 @@ def analyze(
     known: Mapping[str, Extent],
     packed: Hint | None = None,
     words: WordFormat | None = None,
+    price: Price = in_numpy,
 ) -> tuple[tuple[Strategy, ...], int]:
     """The strategies a library keeps, and the panel width of its packed operands.
 
@@ -180,21 +195,22 @@ def analyze(
     first, last = lattices(known)
     wide = Selector(tuple(strategies), rates, table, lanes, 1, words)
     if words and words.weights:
-        finalists = packed_under_each(strategies, rates, table, lanes, domain(first, [OperandB.PACKED], known), words)
+        packed_alone = domain(first, [OperandB.PACKED], known)
+        finalists = packed_under_each(strategies, rates, table, lanes, packed_alone, words, price)
     else:
-        finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes)
+        finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes, price)
     if words and not words.weights:
         # Those that pack nothing serve packed operands alone, whose width is not chosen yet: priced as if B were plain.
         loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
-        finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes)
+        finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes, price)
     columns = {"n": packed} if packed else {}
     alone = domain(first, [OperandB.PACKED], {**known, **columns})
-    panel = choose_panel(rates, table, lanes, finalists, alone, words, CLOSE_FILTERS if packed else 0.0)
+    panel = choose_panel(rates, table, lanes, finalists, alone, words, CLOSE_FILTERS if packed else 0.0, price)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
     over = domain(last, [OperandB.PACKED] if words and words.weights else list(OperandB), known)
-    loss, weights = losses(narrow, over.shapes, 1), np.array(over.weights, np.float32)
+    loss, weights = losses(narrow, over.shapes, 1, price), np.array(over.weights, np.float32)
     if threads > 1:
-        loss = np.concatenate([loss, losses(narrow, over.shapes, threads)])
+        loss = np.concatenate([loss, losses(narrow, over.shapes, threads, price)])
         weights = np.concatenate([weights, weights])
     chosen = cover(loss, weights, most, families(finalists, loss))
     return tuple(finalists[index] for index in sorted(chosen)), panel

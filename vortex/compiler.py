@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from vortex.analyzer import FILTERS, analyze
@@ -16,6 +17,7 @@ from vortex.codegen.conv import conv_addition, conv_tasks
 from vortex.codegen.cpu import Addition, emit_library, load_stages, parts_of, product_tasks
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.emission import Emission
+from vortex.codegen.prices import Prices
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
 from vortex.errors import DtypeError, SpecError
@@ -23,8 +25,9 @@ from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
 from vortex.operators import Conv2d, Operator, settings
 from vortex.profiler import acquire, rates
+from vortex.rates import Rates
 from vortex.rkernel import decompose
-from vortex.selector import Selector
+from vortex.selector import Selector, SlopeTable
 from vortex.specialise import specialised
 from vortex.winograd_selector import tiles_called
 
@@ -61,8 +64,13 @@ def compile(
         found = replace(found, strategies=tuple(s for s in found.strategies if takes_packed(s)))
     if invariant:
         found = invariant_in_m(found)
+
+    def priced(machine: Rates, table: SlopeTable, path: Path) -> Prices:
+        return Prices(machine, table, lanes, hardware.llvm_cpu, measurable, path)
+
     if not words:
-        found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES)
+        foreseen = partial(priced, path=folder / "foreseen.o")
+        found = specialised(operator, hardware, found, lanes, MOST_STRATEGIES, foreseen)
     if not any(strategy.stage.tiled for strategy in found.strategies):
         counts = ", ".join(f"{step.level} {step.filter} {step.count}" for step in found.admitted)
         raise SpecError(
@@ -97,9 +105,10 @@ def compile(
         machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
         if words:
             machine = replace(machine, cores=1.0)  # products of words are not split along k
+        price = priced(machine, table, folder / "costs.o")
         known, packed = extents(operator), FILTERS if conv else None
         chosen, panel = analyze(  # Eq. 1
-            found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words
+            found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words, price
         )
         clock.lap("analyze")
         objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.3 * share))
@@ -108,7 +117,7 @@ def compile(
     selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)
     addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
-    binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started, addition)
+    binary = emit_library(selector, [*objects, price.object], parts, hardware.llvm_cpu, folder, started, addition)
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,

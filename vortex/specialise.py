@@ -7,29 +7,43 @@ chosen as always, with L0 measured. Nothing is lost in correctness: an unforesee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vortex.analyzer import analyze
+from vortex.analyzer import Price, analyze
 from vortex.axes import extents, fixed
 from vortex.candidates import Admitted, Sieve, Strategy, closure
 from vortex.hardware import HardwareSpec
 from vortex.operators import Operator
 from vortex.profiler import acquire, rates
+from vortex.rates import Rates
+from vortex.selector import SlopeTable
 
 MEASURED = {(1, 2)}
 """(rows, vectors) of the micro-kernel that streams colliding rows of B when a device is measured."""
 
 
-def specialised(operator: Operator, hardware: HardwareSpec, found: Sieve, lanes: int, most: int) -> Sieve:
-    """The candidates that the known extents of `operator` leave; all of them where none is known."""
+def specialised(
+    operator: Operator,
+    hardware: HardwareSpec,
+    found: Sieve,
+    lanes: int,
+    most: int,
+    priced: Callable[[Rates, SlopeTable], Price],
+) -> Sieve:
+    """The candidates that the known extents of `operator` leave; all of them where none is known.
+
+    `priced` is what predicts seconds by such rates.
+    """
     known = extents(operator)
     if all(extent is None for extent in known.values()):
         return found
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     profile = acquire(hardware, shapes, lanes, None, ())
     machine, table = rates(hardware, profile), profile.slopes()
-    chosen, _ = analyze(found.strategies, machine, table, lanes, hardware.cores, most, known)
+    chosen, _ = analyze(
+        found.strategies, machine, table, lanes, hardware.cores, most, known, price=priced(machine, table)
+    )
     tiles, stages = {strategy.l0 for strategy in chosen}, {strategy.stage for strategy in chosen}
     strategies = tuple(s for s in found.strategies if s.stage.dot or (s.l0 in tiles and s.stage in stages))
     needed = MEASURED | micro_kernels([s for s in strategies if s.stage.tiled], lanes, fixed(operator))

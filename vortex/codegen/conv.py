@@ -118,7 +118,7 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         sources=("conv.c", "conv_depthwise.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c"),
         table=table,
         costs=(
-            costs(selector.rates, selector.table, lanes, lanes, CONV),
+            costs(selector.rates, selector.table, lanes, CONV),
             winograd_costs(selector.rates, selector.table, lanes),
         ),
         defines=(f"VX_CONV_PRICED={lanes}", f"VX_WINOGRAD_PRICED={lanes}"),

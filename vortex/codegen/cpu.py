@@ -30,14 +30,13 @@ from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, wor
 from vortex.codegen.emission import Task
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.codegen.selector import costs, padded_columns
+from vortex.codegen.selector import padded_columns
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.families import PANELS
 from vortex.operators import prologue_of, store_of
-from vortex.problem import Strategies
-from vortex.selector import Selector, columns_of
+from vortex.selector import Selector
 from vortex.steps import PER
 
 SOURCES = (
@@ -216,16 +215,14 @@ def store_table(store: Store) -> list[str]:
     ]
 
 
-def library_table(
-    strategies: Strategies, chosen: Sequence[Strategy], selector: Selector, parts: Parts, least_parallel: float
-) -> str:
+def library_table(selector: Selector, parts: Parts, least_parallel: float) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
-    lanes = selector.lanes
-    columns = padded_columns(strategies, lanes)
+    lanes, count = selector.lanes, len(selector.strategies)
+    columns = padded_columns(selector.columns, lanes)
     rows = ", ".join(
         f"{{{s.l0.m}, {s.vectors(lanes)}, {s.l1.m}LL, {s.l1.n}LL, {s.l1.k}LL, "
         f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
-        for s in chosen
+        for s in selector.strategies
     )
     words = selector.words
     extents = ", ".join(str(parts.fixed.get(axis, 0)) for axis in "mnk")
@@ -233,7 +230,7 @@ def library_table(
         [
             '#include "vortex_runtime.h"',
             f"const vx_strategy vx_strategies[] = {{{rows}}};",
-            f"const int64_t vx_strategy_count = {len(chosen)}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
+            f"const int64_t vx_strategy_count = {count}, vx_lanes = {lanes}, vx_panel = {selector.panel};",
             f"const int64_t vx_panels_rows = {max(PANELS)};",
             *(f"const int64_t vx_{name} = {getattr(selector.rates, name):.0f};" for name in LIMITS),
             f"const float vx_least_parallel = {c_float(least_parallel)};",
@@ -305,26 +302,22 @@ class Addition:
 
 
 def emit_library(
-    selector: Selector,
-    kernels: Sequence[Path],
-    parts: Parts,
-    llvm_cpu: str,
-    folder: Path,
-    least_parallel: float,
+    selector: Selector, objects: Sequence[Path], parts: Parts, llvm_cpu: str, folder: Path, least_parallel: float,
     addition: Addition = Addition(),
-) -> Path:
-    """Compile the selector and link it with the micro-kernels, nests and runtime into one shared library."""
-    strategies = columns_of(selector.strategies, selector.lanes, selector.panel, selector.words)
-    padded = padded_columns(strategies, selector.lanes).shape[1]
-    costs_object, table, library = folder / "costs.o", folder / "table.c", folder / "library.so"
-    function = costs(selector.rates, selector.table, padded, selector.lanes)
-    compile_object([function, *addition.costs], cpu_target(llvm_cpu), costs_object, share=False)
-    declared = library_table(strategies, selector.strategies, selector, parts, least_parallel)
+) -> Path:  # fmt: skip
+    """Link micro-kernels, nests, the cost and the runtime into one shared library."""
+    blocks = -(-len(selector.strategies) // selector.lanes)
+    more, table, library = folder / "more_costs.o", folder / "table.c", folder / "library.so"
+    if addition.costs:
+        compile_object([*addition.costs], cpu_target(llvm_cpu), more, share=False)
+        objects = [*objects, more]
+    declared = library_table(selector, parts, least_parallel)
     table.write_text("\n".join([declared, *addition.table, ""]))
     words = selector.words
     runtime = (WEIGHT_SOURCES if words.weights else WORD_SOURCES) if words else SOURCES
     sources = [RUNTIME / name for name in (*runtime, *addition.sources)]
-    defines = [f"VX_PRICED={padded}", *(word_defines(words) if words else []), *addition.defines]
+    sizes = f"VX_BLOCKS={blocks}", f"VX_PRICED={blocks * selector.lanes}"
+    defines = [*sizes, *(word_defines(words) if words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
-    link(library, [*kernels, costs_object], [table, *sources], [headers], defines)
+    link(library, objects, [table, *sources], [headers], defines)
     return library

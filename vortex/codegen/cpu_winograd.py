@@ -280,7 +280,7 @@ def winograd_kernels(tiles: Sequence[int], lanes: int) -> list[tirx.PrimFunc]:
 
 def winograd_costs(rates: Rates, table: SlopeTable, lanes: int) -> tirx.PrimFunc:
     """The cost of every algorithm, and of those that fill the vector."""
-    return costs(rates, table, lanes, lanes, MODEL)
+    return costs(rates, table, lanes, MODEL)
 
 
 def winograd_table(lanes: int, registers: int) -> list[str]:

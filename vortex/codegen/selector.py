@@ -1,15 +1,16 @@
 """The cost as native code: `cost.predict` evaluated on TVM expressions, one strategy per vector lane.
 
-    vortex_costs(strategies, slopes, totals, <fields of cost.Problem>)
+    vortex_costs(strategies, slopes, totals, blocks, <fields of cost.Problem>)
 
-fills `totals[strategy]` with predicted seconds. Every product is fenced: fused into an addition it would round once
+fills `totals[strategy]` with predicted seconds, for so many blocks of strategies, each a row per field and a column per
+lane. Every product is fenced: fused into an addition it would round once
 instead of twice, and the Python selector, which cannot fuse, would now and then choose otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ GEMM = Model("vortex_costs", Strategies, Problem, predict)
 
 class Term:
     """A float32 TVM expression whose products are never fused."""
+
+    __array_ufunc__ = None  # of what NumPy's numbers are multiplied with, we make terms
 
     def __init__(self, expression: Any) -> None:
         self.expression = expression
@@ -129,42 +132,46 @@ class TirArithmetic:
         return Term(self.kept[slot])
 
 
-def costs(rates: Rates, table: SlopeTable, count: int, lanes: int, model: Model = GEMM) -> tirx.PrimFunc:
-    """The cost of `count` strategies (a multiple of `lanes`)."""
+def costs(rates: Rates, table: SlopeTable, lanes: int, model: Model = GEMM) -> tirx.PrimFunc:
+    """The cost of any number of strategies, `lanes` at a time."""
     names = tuple(field.name for field in fields(model.strategies))
     rows, columns = table.seconds.shape
     pointer = PointerType(PrimType("float32"))
     data = [tirx.Var(name, pointer) for name in ("strategies", "slopes", "totals")]
-    sizes = (len(names) * count, rows * columns, count)
+    blocks = tirx.Var("blocks", "int32")
+    sizes = (len(names) * lanes * blocks, rows * columns, lanes * blocks)
     buffers = [
         tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
         for variable, size in zip(data, sizes, strict=True)
     ]
     arguments = [tirx.Var(name, "float32") for name in (field.name for field in fields(model.problem))]
     outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
-    index = outer * lanes + inner
 
     arithmetic = TirArithmetic(buffers[1], columns, rows, inner, lanes)
     strategies = model.strategies(
-        **{name: arithmetic.name(name, Term(buffers[0][place * count + index])) for place, name in enumerate(names)}
+        **{
+            name: arithmetic.name(name, Term(buffers[0][(outer * len(names) + place) * lanes + inner]))
+            for place, name in enumerate(names)
+        }
     )
     problem = model.problem(**{variable.name: Term(variable) for variable in arguments})
-    total = model.predict(arithmetic, rates, strategies, problem).total
-    store = tirx.BufferStore(buffers[2], constant(total), [index])
+    # What the formula makes of rates alone is rounded as the Python selector rounds it.
+    single = Rates(*(np.float32(value) for value in astuple(rates)))  # type: ignore[arg-type]  # float32, not float
+    total = model.predict(arithmetic, single, strategies, problem).total
+    store = tirx.BufferStore(buffers[2], constant(total), [outer * lanes + inner])
     body = tirx.SeqStmt([*arithmetic.statements, store])
-    loop = tirx.For(
-        outer, 0, count // lanes, tirx.ForKind.SERIAL, tirx.For(inner, 0, lanes, tirx.ForKind.VECTORIZED, body)
-    )
+    loop = tirx.For(outer, 0, blocks, tirx.ForKind.SERIAL, tirx.For(inner, 0, lanes, tirx.ForKind.VECTORIZED, body))
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
     room = tirx.AllocBuffer(arithmetic.kept)
-    function = tirx.PrimFunc([*data, *arguments], tirx.SeqStmt([*declared, room, loop]))
+    function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, room, loop]))
     return function.with_attr("global_symbol", model.symbol).with_attr("tirx.noalias", True)
 
 
 def padded_columns(strategies: Strategies, lanes: int) -> Array:
-    """The strategies as the native selector reads them: a row per field, padded with some that accept nothing."""
+    """The strategies as the native cost reads them, [block, field, lane], padded with some that accept nothing."""
     table = np.stack([getattr(strategies, name) for name in FIELDS])
     missing = -table.shape[1] % lanes
     padding = np.repeat(table[:, :1], missing, axis=1)
     padding[[FIELDS.index(name) for name in ("plain", "transposed", "prepacked")]] = 0.0
-    return np.concatenate([table, padding], axis=1)
+    whole = np.concatenate([table, padding], axis=1)
+    return np.ascontiguousarray(whole.reshape(len(FIELDS), -1, lanes).swapaxes(0, 1))

@@ -65,7 +65,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
   do {
     int64_t tasks = grid_m * grid_n;
-    vortex_conv_costs(vx_conv_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
+    vortex_conv_costs(vx_conv_columns, vx_slopes, totals, 1, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
                       (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, line_bytes, seen, tall, hops,
                       (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), passes, edges, (float)c->stride_w,
                       (float)vx_conv_tallest[vectors], (float)full, (float)vectors, (float)quotient_up(over, vx_lanes), (float)vx_panel,

@@ -18,7 +18,7 @@ static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
 void vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers, vx_answer *best) {
   float totals[VX_PRICED];
   const vx_call *call = q->call;
-  vortex_costs(vx_columns, vx_slopes, totals, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
+  vortex_costs(vx_columns, vx_slopes, totals, VX_BLOCKS, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
                q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
                (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a,
                q->items_b, q->others);

@@ -148,7 +148,7 @@ extern const int64_t vx_conv_kept;
 extern const float vx_conv_columns[];
 
 /* Compiled from the cost model: predicted seconds of each walk over the pixels. */
-void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w, float depth,
+void vortex_conv_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float batch, float out_h, float out_w, float depth,
                        float filters, float groups, float depthwise, float input_bytes, float line_bytes, float seen, float seen_h,
                        float hops, float in_rows, float moved, float taps, float passes, float edges, float stride_w, float rows,
                        float full, float vectors, float rest, float width, float grid_m, float grid_n, float active);
@@ -234,8 +234,8 @@ extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
 extern const float vx_columns[], vx_slopes[];
 
-/* Compiled from the cost model: predicted seconds of every strategy, VX_PRICED of them with those that fill the last vector. */
-void vortex_costs(const float *strategies, const float *slopes, float *totals, float m, float n, float k, float a_is_col,
+/* Compiled from the cost model: predicted seconds of every strategy, VX_BLOCKS vectors of them with those that fill the last one. */
+void vortex_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float drift_a,
                   float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
                   float items_a, float items_b, float others);

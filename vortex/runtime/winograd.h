@@ -33,7 +33,7 @@ static inline int vx_turns(const int64_t *stride, int64_t channels) { return str
 
 /* Compiled from the cost model: predicted seconds of each algorithm, VX_WINOGRAD_PRICED of them with those that fill the vector. */
 extern const float vx_winograd_columns[];
-void vortex_winograd_costs(const float *strategies, const float *slopes, float *totals, float batch, float out_h, float out_w,
+void vortex_winograd_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float batch, float out_h, float out_w,
                            float channels, float filters, float input_bytes, float full, float rest, float vectors, float rows,
                            float turn_x, float turn_y, float unpacked, float grid_m, float grid_n, float active);
 

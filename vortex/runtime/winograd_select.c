@@ -31,7 +31,7 @@ vx_winograd_plan vx_select_winograd(const vx_conv *c, int64_t offered, int64_t u
   int64_t count = threads, columns = 0, grid_m = 1, grid_n = 1;
   do {
     int64_t tasks = grid_m * grid_n;
-    vortex_winograd_costs(vx_winograd_columns, vx_slopes, totals, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)c->channels,
+    vortex_winograd_costs(vx_winograd_columns, vx_slopes, totals, 1, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)c->channels,
                           (float)c->filters, input_bytes, (float)full, (float)rest, (float)(vx_winograd_width / vx_lanes),
                           (float)vx_winograd_rows, (float)vx_turns(c->x_stride, c->channels), (float)vx_turns(c->y_stride, c->filters),
                           (float)unpacked, (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));

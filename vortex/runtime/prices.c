@@ -1,0 +1,12 @@
+/* The cost of many calls, for the analyzer, which chooses what a library keeps. */
+#include "vortex_runtime.h"
+
+/* totals[call][strategy]; a call has the fields of `problem.Problem`. */
+void vx_prices(const float *columns, const float *slopes, const float *calls, float *totals, int64_t blocks, int64_t lanes, int64_t count) {
+  enum { FIELDS = 19 };
+  for (int64_t i = 0; i < count; i++) {
+    const float *x = calls + i * FIELDS;
+    vortex_costs(columns, slopes, totals + i * blocks * lanes, (int32_t)blocks, x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9],
+                 x[10], x[11], x[12], x[13], x[14], x[15], x[16], x[17], x[18]);
+  }
+}
