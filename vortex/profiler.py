@@ -213,7 +213,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     tiles = bool(words and words.tiles)
     # What the dot family is made of; beside tiles, which alone were measured.
     clock, vectors = spec.clock_hz if widened or tiles else pace(profile, isa), spec.by_vectors(dtype) or isa
-    held = float(outer.capacity_bytes * max(1, spec.cores // outer.shared_by))
+    told = outer.capacity_bytes * max(1, spec.cores // outer.shared_by)
+    held = float(min(told, EFFECTS.outer_core_bytes * spec.cores))
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     starts = np.array([kernel.start_s for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
