@@ -436,6 +436,22 @@ class TestMeasuring:
         assert timing.calls > 1000
         assert 0 < timing.best <= timing.median
 
+    def test_calls_begin_when_the_threads_of_the_check_sleep(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = {"now": 0.0, "computed": 0.0, "busy_until": 0.3}
+
+        def sleep(seconds: float) -> None:
+            clock["computed"] += max(0.0, min(clock["busy_until"] - clock["now"], seconds))
+            clock["now"] += seconds
+
+        monkeypatch.setattr("time.sleep", sleep)
+        monkeypatch.setattr("time.perf_counter", lambda: clock["now"])
+        monkeypatch.setattr("time.process_time", lambda: clock["computed"])
+        worker.await_idle()
+        assert 0.3 <= clock["now"] <= 0.3 + 2 * worker.IDLE_SECONDS
+        clock |= {"now": 0.0, "busy_until": float("inf")}
+        worker.await_idle()
+        assert clock["now"] < worker.MOST_IDLE_SECONDS + 2 * worker.IDLE_SECONDS, "who never sleeps is not waited for"
+
     def test_order_rotates(self) -> None:
         assert rotated(["a", "b", "c"], 4) == ["b", "c", "a"]
 
