@@ -47,12 +47,16 @@ class TestAssembling:
         )
 
     def test_small_pages_of_a_host(self, tmp_path):
-        """Of a core that finds as many translations again as were tried, or of none, nothing is said."""
-        small, readings = probe.assemble(machine(tmp_path), QUIET | {"pages": (1536.0, 4096.0)})
+        """Of a core that finds again as many as were tried, or none, or that looks others up fast, nothing is said."""
+        pages, walk = {"pages": (1536.0, 4096.0)}, {"walk": (5e-9, 0.0)}
+        small, readings = probe.assemble(machine(tmp_path), QUIET | pages | walk)
         assert (small.kept_pages, small.page_bytes) == (1536, 4096)
-        assert "1536 lines, each 4096 bytes from the next" in {r.figure: r.source for r in readings}["kept_pages"]
-        for kept in (0.0, float(probe.MOST_PAGES)):
-            spec, _ = probe.assemble(machine(tmp_path), QUIET | {"pages": (kept, 4096.0)})
+        told = {r.figure: r.source for r in readings}
+        assert "1536 lines, each 4096 bytes from the next" in told["kept_pages"]
+        assert "5.0 ns longer" in told["page_bytes"]
+        others = [walk | {"pages": (kept, 4096.0)} for kept in (0.0, float(probe.MOST_PAGES))]
+        for other in [*others, pages | {"walk": (3.3e-9, 0.0)}]:
+            spec, _ = probe.assemble(machine(tmp_path), QUIET | other)
             assert (spec.kept_pages, spec.page_bytes) == (0, 0)
 
     def test_figures_a_hypervisor_made_up(self, tmp_path):
@@ -241,7 +245,7 @@ class TestHere:
             if times[-1] < 1.0:
                 break
         assert min(times) < 1.0
-        assert set(rates) >= {"fma", "fma_chain", "clock", "hand_off", "cache1", "cache2", "pages", "dram"}
+        assert set(rates) >= {"fma", "fma_chain", "clock", "hand_off", "cache1", "cache2", "pages", "walk", "dram"}
 
     def test_narrow_vectors_on_a_wide_machine(self, here, tmp_path):
         """The AVX2 measurement on any machine: as if AVX-512 were hidden."""
