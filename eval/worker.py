@@ -81,7 +81,7 @@ def measure_cold(call: Call, tiny: Call, seconds: float) -> Timing:
 
 def await_idle() -> None:
     """Waits until the process computes nothing: the threads of the check's products spin on for tens of milliseconds,
-    and would hold a core that the first calls, at times all of a round's, are to have."""
+    and would hold a core that calls are to have where a round follows at once."""
     end = time.perf_counter() + MOST_IDLE_SECONDS
     while time.perf_counter() < end:
         before = time.process_time()

@@ -121,7 +121,7 @@ class HardwareSpec(Figures):
     """Multiply and add operations per second of the whole device; must be cores x issue x lanes x 2 x clock."""
     page_bytes: CacheBytes = 0
     """Bytes for which a core keeps one translation of addresses: of a page, or of the host's where those are smaller.
-    0: what it keeps spans every operand."""
+    0: what it keeps spans every operand, or what it does not keep it looks up behind its arithmetic."""
     kept_pages: CacheCount = 0
     """Translations that a core keeps: of more pages, each that it comes back to is looked up anew."""
     thread_start_ns: Nanoseconds

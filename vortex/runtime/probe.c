@@ -5,9 +5,9 @@
  * LANES is 16 (AVX-512) or 8 (AVX2); DOTS, after 16, are the dot instructions there are: b for vdpbf16ps, v for
  * vpdpbusd, B and V for those of AMX's tiles; one thread is pinned to each CPU; each ONE:ALL pair gives the working set
  * of a cache for one core alone and for each core when all read. Prints lines "name one all": rates per second
- * (hand_off, walk: seconds; pages: how many, and their bytes) of one core alone and of all together, 0 where not measured. Of tiles nothing is printed where
- * Linux grants none. The vector code is assembly text, so it builds whatever the compiler's own flags allow; LANES and
- * DOTS say what may run.
+ * (hand_off, walk: seconds; pages: how many, and their bytes) of one core alone and of all together, 0 where not measured.
+ * Of tiles nothing is printed where Linux grants none. The vector code is assembly text, so it builds whatever the
+ * compiler's own flags allow; LANES and DOTS say what may run.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
