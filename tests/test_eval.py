@@ -89,6 +89,7 @@ class TestSuites:
             ("dietcode_dense", 8),
             ("dietcode_bert_dense", 24),
             ("large_outputs_12", 12),
+            ("odd_outputs_12", 12),
         ],
     )
     def test_counts(self, name: str, count: int) -> None:

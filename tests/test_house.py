@@ -56,6 +56,7 @@ MODULES = (
     "problem",
     "tasks",
     "loads",
+    "stores",
     "families",
     "cost",
     "selector",

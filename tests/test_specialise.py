@@ -26,8 +26,9 @@ from vortex.launcher import GemmKernel
 from vortex.plans import Grid, OperandB, Region
 from vortex.selector import SlopeTable
 from vortex.shapes import shape_of
-from vortex.specialise import micro_kernels, specialised
+from vortex.specialise import last_vectors, micro_kernels, specialised
 from vortex.specs import load_spec
+from vortex.stores import TURN_COLUMNS
 
 RNG = np.random.default_rng(31)
 MOST_M = 512
@@ -54,6 +55,24 @@ def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
         return widths
 
     assert min(chosen(CLOSE_FILTERS)) >= 64 > min(chosen(0.0))
+
+
+@given(st.integers(1, 4000), st.sampled_from([(8, 1), (8, 4), (16, 1), (16, 3), (16, 9), (16, 13)]), st.integers(1, 3))
+def test_a_fixed_width_finds_the_vectors_of_every_piece_of_its_rows(columns: int, tile: tuple[int, int], grid: int):
+    """Blocks of L2 begin at register tiles; each row of one is cut where its first line begins and the last ends."""
+    lanes, width = tile[0], tile[0] * tile[1]
+    kept = last_vectors(columns, width, lanes)
+    share = math.ceil(math.ceil(columns / width) / grid) * width
+    for first in range(0, columns, share):
+        last = min(first + share, columns)
+        starts = range(16) if columns % 16 and last - first >= TURN_COLUMNS else ()
+        cuts = [(first, head, (last - first - head) % 16) for head in starts]
+        pieces = [(first, last)]
+        for begin, head, tail in cuts:
+            pieces += [(begin, begin + head), (begin + head, last - tail), (last - tail, last)]
+        for begin, end in pieces:
+            whole, rest = divmod(end - begin, width)
+            assert (not whole or tile[1] in kept) and (not rest or -(-rest // lanes) in kept), (begin, end)
 
 
 def test_a_family_for_few_shapes_has_its_place_and_one_for_none_has_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from vortex.arithmetic import F32
 from vortex.batch_launcher import BatchGemmKernel
 from vortex.conv_launcher import ConvKernel
 from vortex.conv_selector import ConvPlan
-from vortex.effects import past_caches
+from vortex.effects import line_turns, past_caches
 from vortex.epilogue import Epilogue
 from vortex.launcher import GemmKernel
 from vortex.library import Library, read
 from vortex.operands import aligned_zeros
 from vortex.plans import Grid
 from vortex.selector import NumpyArithmetic
+from vortex.stores import TURN_COLUMNS, TURN_DEPTH, TURN_ROWS
 
 pytestmark = needs.a_compiler
 
@@ -50,8 +52,19 @@ def within(rows: int, columns: int, shift: int, stride: int) -> tuple[np.ndarray
 
 @pytest.mark.parametrize(
     ("n", "shift", "stride"),
-    [(64, 0, 64), (64, 0, 80), (64, 4, 64), (64, 0, 72), (72, 0, 80), (16, 16, 32), (1008, 0, 1008)],
-    ids=["dense", "apart", "not on a line", "torn rows", "half a line more", "one line", "panels"],
+    [
+        pytest.param(64, 0, 64, id="dense"),
+        pytest.param(64, 0, 80, id="apart"),
+        pytest.param(64, 4, 64, id="not on a line"),
+        pytest.param(64, 0, 72, id="torn rows"),
+        pytest.param(72, 0, 80, id="half a line more"),
+        pytest.param(16, 16, 32, id="one line"),
+        pytest.param(1008, 0, 1008, id="panels"),
+        pytest.param(1009, 0, 1009, id="in 16 turns"),
+        pytest.param(1004, 7, 1010, id="in 8 turns"),
+        pytest.param(257, 15, 264, id="in 2 turns"),
+        pytest.param(1008, 4, 1008, id="in one turn"),
+    ],
 )
 def test_every_strategy_writes_the_product_and_nothing_else(gemm: GemmKernel, n: int, shift: int, stride: int) -> None:
     m, k = caches(gemm) // n + 5, 3
@@ -80,7 +93,7 @@ def test_several_steps_of_k_and_sums_onto_what_is_there(gemm: GemmKernel) -> Non
         assert (out == 2 * product).all()
 
 
-@pytest.mark.parametrize(("n", "shift"), [(64, 0), (64, 4), (72, 0), (1008, 0)])
+@pytest.mark.parametrize(("n", "shift"), [(64, 0), (64, 4), (72, 0), (1008, 0), (1003, 2)])
 def test_fused_products(gemm: GemmKernel, chains: dict[Epilogue, GemmKernel], n: int, shift: int) -> None:
     """In the micro-kernels, and through a tile of sums where the chain has a gelu or k takes several steps."""
     m = caches(gemm) // n + 5
@@ -98,6 +111,41 @@ def test_fused_products(gemm: GemmKernel, chains: dict[Epilogue, GemmKernel], n:
                 assert np.abs(out - expected).max() <= 1e-6 * np.abs(product).max()
             out[:] = -7
             assert (memory == -7).all()
+
+
+def test_rows_taken_in_turns_have_the_bits_of_others(gemm: GemmKernel) -> None:
+    """Onto what is there, and of a B and an A that are stored transposed; C has several blocks and two threads."""
+    n, k = 2031, 100
+    m = caches(gemm) // n + 70
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n)))
+    few = np.concatenate([gemm(a[at : at + 512], b) for at in range(0, m, 512)])
+    memory, out = within(m, n, 3, n)
+    for threads in (1, 2):
+        vortex.set_num_threads(threads)
+        for x, y in ((a, b), (a, b.T.copy().T), (a.T.copy().T, b)):
+            out[:] = np.nan
+            gemm(x, y, out=out)
+            assert (out == few).all()
+        gemm(a, b, out=out, accumulate=True)
+        assert np.abs(out - 2 * few).max() <= 1e-4
+    out[:] = -7
+    assert (memory == -7).all()
+
+
+def test_a_fixed_width_has_the_kernels_between_its_lines() -> None:
+    n = 1003
+    fixed = compiled(ops.Gemm(n=n))
+    m = caches(fixed) // n + 70
+    a, b = integers(m, 3), integers(3, n, seed=1)
+    expected = a @ b
+    memory, out = within(m, n, 1, n)
+    for plan in fixed.plans(m, n, 3, threads=2):
+        out[:] = np.nan
+        fixed.run(plan, a, b, out)
+        assert (out == expected).all(), plan
+    out[:] = -7
+    assert (memory == -7).all()
 
 
 def test_products_of_a_batch_that_are_many_only_together(gemm: GemmKernel, library_path: Path) -> None:
@@ -217,6 +265,28 @@ def test_the_cost_knows_what_goes_past_the_caches(gemm: GemmKernel) -> None:
     room = rates.outer_bytes / 4
     for outputs, columns, expected in [(0.9, 64, 0), (1.1, 64, 1), (1.1, 72, 0), (1.1, 100_000, 1), (1.1, 100_008, 0)]:
         assert past_caches(arithmetic, rates, F32(outputs * room), F32(columns)) == expected
+
+
+@pytest.mark.parametrize(("columns", "turns"), [(64, 1), (72, 2), (1004, 4), (1002, 8), (1003, 16), (100_001, 16)])
+def test_rows_begin_at_the_same_place_of_a_line_so_often(gemm: GemmKernel, columns: int, turns: int) -> None:
+    selector = gemm.manifest.selector()
+    assert line_turns(NumpyArithmetic(selector.table), selector.rates, F32(columns)) == turns
+    starts = [row * columns % 16 for row in range(1, 17)]
+    assert starts.index(0) + 1 == turns
+
+
+def test_the_cost_takes_rows_in_turns_where_the_runtime_does() -> None:
+    source = (Path(vortex.__file__).parent / "runtime" / "streams.h").read_text()
+    found = {name: float(value) for name, value in re.findall(r"#define VX_(TURN_\w+) (\d+)", source)}
+    assert found == {"TURN_ROWS": TURN_ROWS, "TURN_COLUMNS": TURN_COLUMNS, "TURN_DEPTH": TURN_DEPTH}
+
+
+def test_odd_rows_are_predicted_like_whole_lines(gemm: GemmKernel) -> None:
+    """Of a short k; of one that the runtime does not take in turns they are read first."""
+    n = 1009
+    m = 4 * int(gemm.manifest.rates.outer_bytes) // n
+    even, odd = gemm.predict(m, 1008, 8), gemm.predict(m, n, 8)
+    assert even < odd < 1.3 * even
 
 
 def opened(path: Path) -> Library:

@@ -22,15 +22,14 @@ from vortex.effects import (
     Value,
     exposed,
     micro_kernel,
-    past_caches,
-    queued,
     source_byte,
 )
 from vortex.families import HELD_STREWN, dot_products, held_rows, held_serves, streamed_rows, streamed_serves
 from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
 from vortex.problem import Problem, Strategies
-from vortex.rates import FETCHED_AHEAD, Rates
-from vortex.tasks import Oriented, Supply, Task, oriented, supply_of, task_of
+from vortex.rates import Rates
+from vortex.stores import storing
+from vortex.tasks import Oriented, Task, oriented, supply_of, task_of
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,6 @@ class Cost:
 
 
 NEVER = 1e30
-NEW_RUN = 512.0
-"""Elements of a row of C after which hardware is ahead of the stores to it."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +66,6 @@ class Computed:
     """of one of as many rows in every panel,"""
     all: Value
     """and of all."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What C is to a task."""
-
-    bytes: Value
-    passed: Value
-    """Bytes that it is read and written by, the first time it is stored to;"""
-    again: Value
-    """seconds from where it lives for each step of k after that,"""
-    partials: Value
-    """of which so many are seen."""
-    strewn: Value
-    """Seconds of waits for the first lines of pieces of its rows,"""
-    burst: Value
-    """for short rows that are asked for all at once,"""
-    turning: Value
-    """and in which a product is turned back."""
 
 
 def adding(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
@@ -111,33 +89,6 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     )
 
 
-def storing(
-    ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task, supply: Supply, unfollowed: Value
-) -> Stored:
-    """The store stage of L1, if so many of the rows of A are `unfollowed`."""
-    size = FLOAT * t.rows * t.columns
-    past = ops.name("past", (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n))
-    huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
-    passed = ops.name("written", size * (2.0 - past + (1.0 - past) * huddled * unfollowed))
-    passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
-    kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
-    # What stays in L2 is copied from there in the end.
-    partials = (t.steps - 1.0 + t.kept) * size * kept * rates.partial
-    # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
-    whole = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
-    run = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole), t.columns)
-    late = ops.where(run + 0.5 <= o.n, ops.least(NEW_RUN / run, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
-    strewn = ops.name("strewn", (1.0 - past) * late * size * supply.wait)
-    # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them.
-    short = ops.where(o.n <= FETCHED_AHEAD, (1.0 - s.swap) * (1.0 - past) * o.n, 0.0)
-    burst = t.tiles * queued(ops, rates, FLOAT * t.height * short, supply.byte)
-    turning = s.swap * (
-        rates.turn_start
-        + t.rows * t.columns * ops.most(rates.transpose * ops.most(rates.lanes / t.rows, 1.0), FLOAT * rates.l2_byte)
-    )
-    return Stored(size, passed, 2.0 * (t.steps - 1.0) * size * kept, partials, strewn, burst, turning)
-
-
 def accepted(ops: Arithmetic, s: Strategies, p: Problem, o: Oriented) -> Value:
     """1 where a strategy takes this kind of operands, else 0."""
     packed = o.transposed * s.transposed * (1.0 - s.swap * p.prepacked) + o.prepacked * s.prepacked
@@ -151,16 +102,16 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     t = task_of(ops, rates, s, p, o)
     supply = supply_of(ops, rates, p)
     computed = computing(ops, rates, s, o, t)
-    copying = packing(ops, rates, s, o, t, supply)
     a = loading_a(ops, rates, s, p, o, t, supply, computed.one)
     b = loading_b(ops, rates, s, p, o, t, supply, computed.across)
     c = storing(ops, rates, s, p, o, t, supply, a.unfollowed)
+    copying = c.turns * packing(ops, rates, s, o, t, supply)
     exposed_a = a.exposed + c.burst
     reload = reloading(ops, rates, s, p, o, t, supply, a, b, computed.one, computed.across, c.passed)
     conflicts = conflicting(ops, rates, s, o, t, computed.one)
     bytes_a = FLOAT * t.rows * o.k
     traffic = (bytes_a * t.blocks + b.bytes * t.bands + c.passed) * supply.byte + c.again
-    busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn)
+    busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task = busy + exposed(ops, traffic, busy) + copying + c.turning
 
     waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n * p.splits / p.active - EPSILON))
@@ -184,7 +135,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
         reload,
         conflicts,
         c.partials,
-        c.strewn,
+        c.strewn + c.edges,
         copying + c.turning,
         traffic,
         start,

@@ -82,12 +82,25 @@ def queued(ops: Arithmetic, rates: Rates, asked: Value, byte: Value) -> Value:
     return rates.burst * ops.most(asked - rates.misses * rates.line_bytes, 0.0) * byte
 
 
+def whole_lines(ops: Arithmetic, rates: Rates, columns: Value) -> Value:
+    """1 where rows of so many elements are whole lines, else 0."""
+    lines = columns * (FLOAT / rates.line_bytes)
+    return ops.where(lines - ops.floor(lines + EPSILON) <= EPSILON, 1.0, 0.0)
+
+
 def past_caches(ops: Arithmetic, rates: Rates, outputs: Value, columns: Value) -> Value:
     """1 where outputs are more than all caches hold, and their rows whole lines, which are not read before they are
     written; else 0."""
-    lines = columns * (FLOAT / rates.line_bytes)
-    whole = ops.where(lines - ops.floor(lines + EPSILON) <= EPSILON, 1.0, 0.0)
-    return ops.where(FLOAT * outputs <= rates.outer_bytes, 0.0, whole)
+    return ops.where(FLOAT * outputs <= rates.outer_bytes, 0.0, whole_lines(ops, rates, columns))
+
+
+def line_turns(ops: Arithmetic, rates: Rates, columns: Value) -> Value:
+    """Rows of so many elements, one after the other, until one begins at the same place of a line as the first."""
+    count = turns = rates.line_bytes / FLOAT
+    while count > 1.5:
+        count /= 2.0
+        turns = ops.where(whole_lines(ops, rates, columns * count) > 0.5, count, turns)
+    return turns
 
 
 def reading(ops: Arithmetic, rates: Rates, in_l1: Value, in_l2: Value, from_l2: Value, outside: Value) -> Value:

@@ -18,9 +18,12 @@ from vortex.operators import Operator
 from vortex.profiler import acquire, rates
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
+from vortex.stores import TURN_COLUMNS
 
 MEASURED = {(1, 2)}
 """(rows, vectors) of the micro-kernel that streams colliding rows of B when a device is measured."""
+LINE_ELEMENTS = 16
+"""Of a cache line."""
 
 
 def specialised(
@@ -55,12 +58,22 @@ def specialised(
 def micro_kernels(strategies: Sequence[Strategy], lanes: int, known: Mapping[str, int]) -> set[tuple[int, int]]:
     """The (rows, vectors) that strategies can call: all residues, but along vectors only those of a fixed extent.
 
-    L2 and L1 cut columns at multiples of the register tile, so its last vectors are those of the whole extent.
+    L2 and L1 cut columns at multiples of the register tile, so its last vectors are those of the whole extent, and of
+    what remains where rows that are not whole lines are cut at their lines (`runtime/streams.h`).
     """
     needed: set[tuple[int, int]] = set()
     for strategy in strategies:
         columns = known.get("m" if strategy.stage.swap else "n", 0)
         whole = strategy.vectors(lanes)
-        ends = {whole, -(-(columns % strategy.l0.n) // lanes)} if columns else set(range(1, whole + 1))
+        ends = last_vectors(columns, strategy.l0.n, lanes) if columns else set(range(1, whole + 1))
         needed |= {(rows, vectors) for rows, vectors in closure([strategy], lanes) if vectors in ends}
     return needed
+
+
+def last_vectors(columns: int, width: int, lanes: int) -> set[int]:
+    """Vectors of the last register tile of a product's rows, and of what its lines cut it into: `vortex/stores.py`."""
+    extents = {columns, width}
+    if columns % LINE_ELEMENTS and columns >= TURN_COLUMNS:
+        inside = {columns // LINE_ELEMENTS * LINE_ELEMENTS, width}
+        extents |= {extent - less for extent in inside for less in (0, LINE_ELEMENTS)} | set(range(1, LINE_ELEMENTS))
+    return {-(-(extent % width or width) // lanes) for extent in extents}

@@ -52,29 +52,87 @@ static int64_t even_bands(int64_t rows, const vx_strategy *s) {
   return rows > s->tile_m ? rounded(quotient_up(rows, quotient_up(rows, s->tile_m)), s->rows) : rows;
 }
 
+/* Rows of C that one nest walks over, all or every so many-th: their A from its first row on, as far down as the part of k begins, a B
+ * likewise, and where their sums of column `column` go. `store` is seen from the first row and from column 0. */
+typedef struct {
+  const float *a, *b;
+  float *c;
+  int64_t m, lda, ldc, column, end;
+  vx_store store;
+  int streams;
+} strip;
+
+static void run_strip(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *at, int32_t finish) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
+  int64_t weights = call->n * call->k;
+  int near = call->packed ? at->m >= NEAR_LEAST || !vx_overflows(weights) : !vx_overflows(weights * NEAR_LOOSE);
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (near && !s->held ? VX_NEAR : 0);
+  for (int64_t i = 0; i < at->m; i += band) {
+    int64_t rows = smaller(band, at->m - i);
+    vx_store from = vx_store_from(&at->store, i, 0);
+    work->nest(at->a + i * (call->transpose_a ? 1 : at->lda), at->b, at->c - at->column + (finish == VX_STORE_ONE_TILE ? 0 : i * at->ldc),
+               scratch, scratch + a_floats, rows, at->column, at->end, part->depth, at->lda, call->ldb, at->ldc, call->panel,
+               call->panel_stride, even_bands(rows, s), smaller(s->tile_n, rounded(at->end - at->column, width)), work->tile_k, tall,
+               s->vectors, how, &from, finish);
+  }
+}
+
+/* Rows that begin anywhere in a line: those that begin at the same place of one are a product of their own, and its columns are cut where
+ * lines begin and end, so that all but the first and the last few go past the caches. */
+static void run_in_turns(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *all,
+                         int32_t finish) {
+  int one_tile = finish == VX_STORE_ONE_TILE;
+  int64_t columns = all->end - all->column, stride = one_tile ? all->store.row_stride : all->ldc, turns = vx_line_turns(stride);
+  for (int64_t x = 0; x < turns; x++) {
+    strip at = *all;
+    at.a += x * all->lda;
+    at.m = quotient_up(all->m - x, turns);
+    at.lda *= turns;
+    at.store = vx_store_from(&all->store, x, 0);
+    at.store.row_stride *= turns;
+    for (int e = 0; e < VX_EXTRAS; e++) at.store.extras[e].row_stride *= turns;
+    if (!one_tile) at.ldc *= turns;
+    const float *row = one_tile ? (const float *)at.store.out + all->column : all->c + x * all->ldc;
+    int64_t head = vx_before_line(row), tail = (columns - head) % LINE_FLOATS;
+    int64_t cuts[] = {all->column, all->column + head, all->end - tail, all->end};
+    for (int piece = 0; piece < 3; piece++) {
+      at.column = cuts[piece];
+      at.end = cuts[piece + 1];
+      at.streams = all->streams && piece == 1;
+      if (!one_tile) at.c = all->c + x * all->ldc + at.column - all->column;
+      if (at.column < at.end) run_strip(work, part, scratch, a_floats, &at, finish);
+    }
+  }
+}
+
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
  * `store` is seen from that row and from column 0. */
 static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m,
                      int64_t column, int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
-  int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, end - column), band = band_of(work, part, m, tall);
-  int tiled = !s->held && !s->streamed;
-  int direct = finish == VX_STORE_NOTHING && !s->swap && tiled && work->splits == 1 && width % LINE_FLOATS == 0;
-  int streams = direct && vx_overflows(call->outputs) && vx_in_whole_lines(c, end - column, ldc);
-  int64_t weights = call->n * call->k;
-  int near = call->packed ? m >= NEAR_LEAST || !vx_overflows(weights) : !vx_overflows(weights * NEAR_LOOSE);
-  int32_t how = part->accumulate | (streams ? VX_STREAMS : 0) | (near && !s->held ? VX_NEAR : 0);
-  for (int64_t i = 0; i < m; i += band) {
-    int64_t rows = smaller(band, m - i), first = row + i;
-    vx_store from = vx_store_from(store, i, 0);
-    work->nest(call->a + (call->transpose_a ? first + part->first * call->lda : first * call->lda + part->first),
-               call->b + (call->transpose_b ? part->first : part->first * call->ldb),
-               c - column + (finish == VX_STORE_ONE_TILE ? 0 : i * ldc), scratch, scratch + a_floats, rows, column, end, part->depth,
-               call->lda, call->ldb, ldc, call->panel, call->panel_stride, even_bands(rows, s),
-               smaller(s->tile_n, rounded(end - column, width)), work->tile_k, tall, s->vectors, how, &from, finish);
-  }
-  if (streams) vx_publish();
+  int tiled = !s->swap && !s->held && !s->streamed && s->vectors * vx_lanes % LINE_FLOATS == 0;
+  int direct = finish == VX_STORE_NOTHING && tiled && work->splits == 1 && vx_overflows(call->outputs);
+  int finished = finish == VX_STORE_ONE_TILE && tiled && store->past;
+  int whole = finished ? vx_in_whole_lines((const float *)store->out + column, end - column, store->row_stride)
+                       : vx_in_whole_lines(c, end - column, ldc);
+  int cut = !vx_fixed[1] || vx_fixed[1] % LINE_FLOATS; /* kernels of what is between lines are there: specialise.last_vectors */
+  int in_turns = (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
+                 end - column >= VX_TURN_COLUMNS && part->depth <= smaller(work->tile_k, VX_TURN_DEPTH);
+  strip at = {.a = call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
+              .b = call->b + (call->transpose_b ? part->first : part->first * call->ldb),
+              .c = c,
+              .m = m,
+              .lda = call->lda,
+              .ldc = ldc,
+              .column = column,
+              .end = end,
+              .store = *store,
+              .streams = direct && (whole || in_turns)};
+  (in_turns ? run_in_turns : run_strip)(work, part, scratch, a_floats, &at, finish);
+  if (at.streams) vx_publish();
 }
 
 /* The store stage for rows `first` to `end` of C, columns `column` on, whose sums lie turned over in `tile`: a few rows at a
@@ -143,7 +201,7 @@ static int run_straight(const vx_outer *work, const block *at) {
   int at_once = stores(work) && work->tile_k >= call->k && !part->accumulate, apart = stores(work) && vx_apart && !at_once;
   int64_t stride = (at_once ? s->vectors * vx_lanes : at->tile_n) + vx_lanes, tile_floats = apart ? at->m * stride : 0;
   if (at_once && (!vx_finishes || call->transpose_a))
-    tile_floats = (s->held ? at->tile_m : tile_rows(s, at->end - at->column)) * stride;
+    tile_floats = (s->held ? at->tile_m : larger(tile_rows(s, at->end - at->column), vx_narrow_rows)) * stride;
   room own;
   if (make_room(work, at, tile_floats, 0, &own)) return 1;
   vx_store whole = vx_store_of(call);

@@ -15,6 +15,18 @@ static inline int vx_in_whole_lines(const void *first, int64_t floats, int64_t s
   return (uintptr_t)first % (LINE_FLOATS * sizeof(float)) == 0 && floats % LINE_FLOATS == 0 && stride % LINE_FLOATS == 0;
 }
 
+/* Every so many-th of rows `stride` floats apart begins at the same place of a line. */
+static inline int64_t vx_line_turns(int64_t stride) { return LINE_FLOATS / greatest_divisor(stride, LINE_FLOATS); }
+
+/* Floats from here to the next beginning of a line. */
+static inline int64_t vx_before_line(const float *at) { return -(int64_t)((uintptr_t)at / sizeof(float)) & (LINE_FLOATS - 1); }
+
+/* Rows in which lines begin anywhere are taken in turns where a task has as many, and as long ones, and sums are made of no more steps of k. As
+ * the cost has it (effects.py). */
+#define VX_TURN_ROWS 64
+#define VX_TURN_COLUMNS 256
+#define VX_TURN_DEPTH 128
+
 /* At the end of a task: x86 orders nothing else after such stores. */
 static inline void vx_publish(void) {
 #if defined(__x86_64__)

@@ -1,0 +1,112 @@
+"""What a task of L2 does with its sums: where they go, what their lines wait for, and which pass the caches by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vortex.effects import (
+    FLOAT,
+    Arithmetic,
+    Value,
+    line_turns,
+    past_caches,
+    queued,
+    source_byte,
+    whole_lines,
+)
+from vortex.problem import Problem, Strategies
+from vortex.rates import FETCHED_AHEAD, Rates
+from vortex.tasks import Oriented, Supply, Task
+
+NEW_RUN = 512.0
+"""Elements of a row of C after which hardware is ahead of the stores to it."""
+TURN_ROWS, TURN_COLUMNS, TURN_DEPTH = 64.0, 256.0, 128.0
+"""Rows in which lines begin anywhere are taken in turns where a task has as many, and as long ones, and sums are made
+of no more steps of k: as `runtime/streams.h` has it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What C is to a task."""
+
+    bytes: Value
+    passed: Value
+    """Bytes that it is read and written by, the first time it is stored to;"""
+    again: Value
+    """seconds from where it lives for each step of k after that,"""
+    partials: Value
+    """of which so many are seen."""
+    strewn: Value
+    """Seconds of waits for the first lines of pieces of its rows,"""
+    burst: Value
+    """for short rows that are asked for all at once,"""
+    turning: Value
+    """and in which a product is turned back."""
+    turns: Value
+    """Products that it is made as: one of the rows that begin at each place of a line, if these go past the caches;"""
+    edges: Value
+    """and seconds for what of them is before the first line and behind the last."""
+
+
+def in_turns(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task) -> Value:
+    """1 where rows that are not whole lines go past the caches all the same, those together that begin at the same
+    place of a line; else 0."""
+    tiled = (1.0 - s.swap) * (1.0 - s.held) * (1.0 - s.streamed) * whole_lines(ops, rates, s.width)
+    direct = tiled * (1.0 - o.a_is_col) * (1.0 - o.prepacked) * (1.0 - whole_lines(ops, rates, p.n))
+    large = ops.where(FLOAT * p.m * p.n * p.batch <= rates.outer_bytes, 0.0, direct)
+    long = ops.where(ops.least(t.rows - TURN_ROWS, t.columns - TURN_COLUMNS) > -0.5, large, 0.0)
+    return ops.where(ops.most(o.k - TURN_DEPTH, t.steps - 1.0) <= 0.5, ops.where(p.splits > 1.5, 0.0, long), 0.0)
+
+
+def edging(rates: Rates, o: Oriented, t: Task, supply: Supply) -> Value:
+    """Seconds for the first and the last few columns of each row: tall tiles of a vector, each of whose lines is waited
+    for, read and written."""
+    tile = (rates.tile_start + rates.tile_enter) / rates.narrow_rows + rates.tile_vector + rates.tile_row
+    lines = rates.strewn * supply.wait + 2.0 * rates.line_bytes * supply.byte
+    return 2.0 * t.rows * (o.k * rates.multiply_add + tile + lines)
+
+
+def storing(
+    ops: Arithmetic,
+    rates: Rates,
+    s: Strategies,
+    p: Problem,
+    o: Oriented,
+    t: Task,
+    supply: Supply,
+    unfollowed: Value,
+) -> Stored:
+    """The store stage of L1, if so many of the rows of A are `unfollowed`."""
+    size = FLOAT * t.rows * t.columns
+    turned = ops.name("turned", in_turns(ops, rates, s, p, o, t))
+    whole = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
+    past = ops.name("past", ops.most(whole, turned))
+    huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
+    passed = ops.name("written", size * (2.0 - past + (1.0 - past) * huddled * unfollowed))
+    passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
+    kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
+    # What stays in L2 is copied from there in the end.
+    partials = (t.steps - 1.0 + t.kept) * size * kept * rates.partial
+    # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
+    whole = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
+    run = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole), t.columns)
+    late = ops.where(run + 0.5 <= o.n, ops.least(NEW_RUN / run, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
+    strewn = ops.name("strewn", (1.0 - past) * late * size * supply.wait)
+    # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them.
+    short = ops.where(o.n <= FETCHED_AHEAD, (1.0 - s.swap) * (1.0 - past) * o.n, 0.0)
+    burst = t.tiles * queued(ops, rates, FLOAT * t.height * short, supply.byte)
+    turning = s.swap * (
+        rates.turn_start
+        + t.rows * t.columns * ops.most(rates.transpose * ops.most(rates.lanes / t.rows, 1.0), FLOAT * rates.l2_byte)
+    )
+    return Stored(
+        size,
+        passed,
+        2.0 * (t.steps - 1.0) * size * kept,
+        partials,
+        strewn,
+        burst,
+        turning,
+        1.0 + turned * (line_turns(ops, rates, p.n) - 1.0),
+        turned * edging(rates, o, t, supply),
+    )
