@@ -2,7 +2,8 @@
 
 `ops` is the arithmetic: NumPy float32 arrays over strategies, or TVM expressions for the native selector; both see the
 same operations in the same order. One task of L2 is a grid of register tiles (`vortex/tasks.py`); cost(L0) of one is
-linear in k and measured, all above is computed here, what operands cost to come in `vortex/loads.py`:
+linear in k and measured, all above is computed here, what operands cost to come in `vortex/loads.py` and what sums cost
+to go in `vortex/stores.py`:
 
     T = compute + what Eq. 2 leaves exposed of each load, and of the traffic as a whole + T_load(CacheBuffer)
     cost(L2) = F_parallel * T + thread start + adding the parts of k up                         (Eq. 3, Eq. 4)

@@ -78,9 +78,9 @@ def storing(
 ) -> Stored:
     """The store stage of L1, if so many of the rows of A are `unfollowed`."""
     size = FLOAT * t.rows * t.columns
-    turned = ops.name("turned", in_turns(ops, rates, s, p, o, t))
-    whole = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
-    past = ops.name("past", ops.most(whole, turned))
+    alternating = ops.name("alternating", in_turns(ops, rates, s, p, o, t))
+    in_order = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
+    past = ops.name("past", ops.most(in_order, alternating))
     huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     passed = ops.name("written", size * (2.0 - past + (1.0 - past) * huddled * unfollowed))
     passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
@@ -107,6 +107,6 @@ def storing(
         strewn,
         burst,
         turning,
-        1.0 + turned * (line_turns(ops, rates, p.n) - 1.0),
-        turned * edging(rates, o, t, supply),
+        1.0 + alternating * (line_turns(ops, rates, p.n) - 1.0),
+        alternating * edging(rates, o, t, supply),
     )
