@@ -22,8 +22,9 @@ from vortex.epilogue import Epilogue
 from vortex.launcher import GemmKernel
 from vortex.library import Library, read
 from vortex.operands import aligned_zeros
-from vortex.plans import Grid
+from vortex.plans import Grid, OperandB
 from vortex.selector import NumpyArithmetic
+from vortex.shapes import Shape
 from vortex.stores import TURN_COLUMNS, TURN_DEPTH, TURN_ROWS
 
 pytestmark = needs.a_compiler
@@ -287,6 +288,18 @@ def test_odd_rows_are_predicted_like_whole_lines(gemm: GemmKernel) -> None:
     m = 4 * int(gemm.manifest.rates.outer_bytes) // n
     even, odd = gemm.predict(m, 1008, 8), gemm.predict(m, n, 8)
     assert even < odd < 1.3 * even
+
+
+def test_a_b_in_words_is_not_packed_for_each_turn(gemm: GemmKernel) -> None:
+    selector = gemm.manifest.selector()
+    words = replace(selector, rates=replace(selector.rates, dot_turned=0.0))
+    n = 1009
+    odd = Shape(4 * int(selector.rates.outer_bytes) // n, n, 8, OperandB.PLAIN)
+    plain, in_words = (np.asarray(one.costs(odd, Grid(1, 1), 1).terms()["packing"]) for one in (selector, words))
+    packs = [
+        i for i, s in enumerate(selector.strategies) if s.stage.pack_b != "none" and s.stage.tiled and not s.stage.swap
+    ]
+    assert packs and np.allclose(plain[packs], 16 * in_words[packs])
 
 
 def opened(path: Path) -> Library:

@@ -160,6 +160,11 @@ class Rates:
     page_line: float
     """Share of the latency that is seen for each line of an A by columns whose rows are pages of their own."""
 
+    @property
+    def in_words(self) -> bool:
+        """Whether elements are read in words, into which every B is packed."""
+        return self.dot_turned < 0.5
+
 
 @dataclass(frozen=True)
 class Effects:

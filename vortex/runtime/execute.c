@@ -119,7 +119,7 @@ static void run_nest(const vx_outer *work, const vx_part *part, float *scratch, 
   int whole = finished ? vx_in_whole_lines((const float *)store->out + column, end - column, store->row_stride)
                        : vx_in_whole_lines(c, end - column, ldc);
   int cut = !vx_fixed[1] || vx_fixed[1] % LINE_FLOATS; /* kernels of what is between lines are there: specialise.last_vectors */
-  int in_turns = (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
+  int in_turns = !VX_WORDS && (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
                  end - column >= VX_TURN_COLUMNS && part->depth <= smaller(work->tile_k, VX_TURN_DEPTH);
   strip at = {.a = call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
               .b = call->b + (call->transpose_b ? part->first : part->first * call->ldb),
