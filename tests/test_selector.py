@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from vortex.cost import NEVER
+from vortex.cost import NEVER, predict
 from vortex.errors import VortexError
 from vortex.launcher import GemmKernel
-from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, flat, grids
+from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, flat, grids, split_grids, ways
 from vortex.polymerize import polymerize, select
+from vortex.problem import Problem
 from vortex.regions import PATTERNS, Answer, Machine, as_plan
-from vortex.selector import DEEP, MOST_PARTS, Selector, problem
+from vortex.selector import (
+    DEEP,
+    MOST_PARTS,
+    SPLIT_GAIN,
+    SPLIT_LOSS,
+    WORTH,
+    NumpyArithmetic,
+    Selector,
+    problem,
+)
 
-SHAPES = 50_000
+SHAPES = 100_000
 
 
 def random_shapes(count: int, seed: int) -> list[tuple[Shape, int]]:
@@ -49,40 +60,82 @@ class Mirrored:
     family: Family
 
 
-def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
-    """`Selector.select` of many shapes at once: the same expressions, shapes down and strategies across."""
-    nothing = LaunchPlan(0, selector.strategies[0], Grid(1, 1), NEVER)
-    chosen, alone = [nothing] * len(shapes), [nothing] * len(shapes)
-    families = [selector.family(shape) if maybe_split(shape, selector) else None for shape, _ in shapes]
-    known = {place: family for place, family in enumerate(families) if family}
-    dots = selector.columns.dot
-    for threads, splits in sorted(
-        {(count, f.splits if f else 1) for (_, count), f in zip(shapes, families, strict=True)}
-    ):
-        places = [
-            place
-            for place, ((_, count), family) in enumerate(zip(shapes, families, strict=True))
-            if count == threads and (family.splits if family else 1) == splits
+class Many:
+    """`Selector.least` and `family` of many shapes at once: the same expressions, shapes down and strategies across."""
+
+    def __init__(self, selector: Selector, shapes: list[Shape]) -> None:
+        asked = [vars(problem(shape, Grid(1, 1), 1, selector.rates)).values() for shape in shapes]
+        self.selector, self.shapes = selector, shapes
+        self.fields = np.array(list(map(tuple, asked)), np.float32)
+
+    def totals(self, places: np.ndarray, grid: Grid, workers: int) -> np.ndarray:
+        """Predicted seconds of every strategy for some of the shapes, as many at a time as caches hold."""
+        found = [np.empty((0, len(self.selector.strategies)), np.float32)]
+        for part in np.array_split(places, -(-len(places) // 2048)) if places.size else ():
+            calls = replace(
+                Problem(*self.fields[part].T[:, :, None]),
+                grid_m=np.float32(grid.m),
+                grid_n=np.float32(grid.n),
+                splits=np.float32(grid.k),
+                active=np.float32(workers),
+            )
+            ops = NumpyArithmetic(self.selector.table)
+            found.append(predict(ops, self.selector.float32_rates, self.selector.columns, calls).total)
+        return np.concatenate(found)
+
+    def least(self, places: np.ndarray, dot: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
+        dots, strategies = self.selector.columns.dot, self.selector.strategies
+        index, way = np.zeros(len(places), int), np.zeros(len(places), int)
+        seconds = np.full(len(places), np.inf, np.float32)
+        for at, (grid, workers) in enumerate(choice):
+            total = np.where(dots[None] == dot[:, None], self.totals(places, grid, workers), np.float32(NEVER))
+            value, best = total.min(axis=1), total.argmin(axis=1)
+            better = value < seconds
+            index[better], way[better], seconds[better] = best[better], at, value[better]
+        return [
+            LaunchPlan(i, strategies[i], choice[at][0], float(value), choice[at][1])
+            for i, at, value in zip(index.tolist(), way.tolist(), seconds, strict=True)
         ]
-        dot = np.array([family is not None and family.dot for family in (families[place] for place in places)])
-        least = np.full(len(places), np.inf, np.float32)
-        for grid in grids(threads, splits):
-            total = selector.totals([problem(shapes[place][0], grid, threads, selector.rates) for place in places])
-            if grid == Grid(1, 1):
-                dot = dots[total.argmin(axis=1)]
-            total = np.where(dots[None] == dot[:, None], total, np.float32(NEVER))
-            index = total.argmin(axis=1)
-            value = total[np.arange(len(places)), index]
-            workers = min(threads, grid.m * grid.n * grid.k)
-            for row in np.flatnonzero(value < least):
-                strategy = selector.strategies[index[row]]
-                chosen[places[row]] = LaunchPlan(int(index[row]), strategy, grid, float(value[row]), workers)
-            if grid == Grid(1, 1):
-                for row, place in enumerate(places):
-                    alone[place] = chosen[place]
-                    known.setdefault(place, Family(bool(dot[row]), 1))
-            least = np.minimum(value, least)
-    return [Mirrored(plain, single, known[at]) for at, (plain, single) in enumerate(zip(chosen, alone, strict=True))]
+
+    def families(self) -> tuple[list[LaunchPlan], list[Family]]:
+        """The best plans on one thread, and the families that they and the cores of the machine decide."""
+        rates, every = self.selector.rates, np.arange(len(self.shapes))
+        total = self.totals(every, Grid(1, 1), 1)
+        dot = self.selector.columns.dot[total.argmin(axis=1)] > 0
+        alone = self.least(every, dot, ways(1, 1))
+        splits, cores = np.ones(len(every), int), int(rates.cores)
+        worth = np.float32(WORTH) * np.float32(rates.call + rates.thread_start)
+        deep = np.array([
+            cores > 1 and plan.seconds >= worth and s.k >= DEEP * max(s.m, s.n) and s.m * s.n * cores <= MOST_PARTS
+            for s, plan in zip(self.shapes, alone, strict=True)
+        ])  # fmt: skip
+        places = every[deep]
+        whole = self.least(places, dot[deep], ways(1, cores))
+        split = self.least(places, dot[deep], [(grid, cores) for grid in split_grids(cores)])
+        parts = np.array([plan.grid.k for plan in split], int)
+        for count in set(parts.tolist()):
+            alike = np.flatnonzero(parts == count)
+            in_turn = self.least(places[alike], dot[places[alike]], [(Grid(1, 1, count), 1)])
+            for at, turned in zip(alike, in_turn, strict=True):
+                gains = np.float32(split[at].seconds) < np.float32(SPLIT_GAIN) * np.float32(whole[at].seconds)
+                most = np.float32(SPLIT_LOSS) * np.float32(alone[places[at]].seconds)
+                if gains and np.float32(turned.seconds) <= most:
+                    splits[places[at]] = count
+        return alone, [Family(bool(d), int(s)) for d, s in zip(dot, splits, strict=True)]
+
+
+def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
+    """`polymerize.plain` of many shapes at once."""
+    many = Many(selector, [shape for shape, _ in shapes])
+    alone, families = many.families()
+    plain = list(alone)
+    dot = np.array([family.dot for family in families])
+    asked = np.array([(count, family.splits) for (_, count), family in zip(shapes, families, strict=True)])
+    for threads, splits in sorted(set(map(tuple, asked.tolist()))):
+        places = np.flatnonzero((asked == (threads, splits)).all(axis=1))
+        for place, plan in zip(places, many.least(places, dot[places], ways(1, threads, splits)), strict=True):
+            plain[place] = plan
+    return [Mirrored(*found) for found in zip(plain, alone, families, strict=True)]
 
 
 def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[Mirrored]) -> dict[int, LaunchPlan]:
@@ -113,11 +166,6 @@ def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[
     return found
 
 
-def maybe_split(shape: Shape, selector: Selector) -> bool:
-    """Whether the families of a shape are worth asking for one by one: most shapes are not deep enough to be split."""
-    return shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * selector.rates.cores <= MOST_PARTS
-
-
 @pytest.fixture(scope="module")
 def shapes() -> list[tuple[Shape, int]]:
     return random_shapes(SHAPES, 1)
@@ -129,9 +177,11 @@ def mirrored(gemm: GemmKernel, shapes: list[tuple[Shape, int]]) -> list[Mirrored
 
 
 def test_many_at_once_is_one_by_one(gemm: GemmKernel) -> None:
-    some, selector = random_shapes(300, 3), gemm.manifest.selector()
+    deep = [(Shape(8, 8, 100_000), 2), (Shape(60, 70, 30_000, OperandB.TRANSPOSED), 3), (Shape(300, 200, 20_000), 1)]
+    some, selector = [*random_shapes(300, 3), *deep], gemm.manifest.selector()
     plans, many = [selector.select(shape, threads) for shape, threads in some], mirror(selector, some)
     assert [plan.plain for plan in many] == plans
+    assert [plan.family for plan in many] == [selector.family(shape) for shape, _ in some]
     cut = regions_of(selector, some, many)
     assert [cut.get(at, plan) for at, plan in enumerate(plans)] == [select(selector, *asked) for asked in some]
 
