@@ -1,9 +1,12 @@
 """The documentation: Python in it runs, commands and links in it exist."""
 
+import argparse
 import re
+import shlex
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,13 +27,18 @@ def blocks(page: Path, *languages: str) -> list[tuple[int, str]]:
     return [(page.read_text().count("\n", 0, match.start(2)) + 1, match[2]) for match in found if match[1] in languages]
 
 
-def commands(page: Path) -> list[str]:
-    """Every command line in shell blocks, and every `vortex ...`, `make ...` or `python -m ...` in running text."""
+def shell_commands(page: Path) -> list[str]:
+    """Every command line in shell blocks."""
     shell = "".join(text for _, text in blocks(page, "sh", "bash", "shell", "console"))
     shell = shell.replace("\\\n", " ")
     lines = [line.partition(" #")[0].strip().removeprefix("$ ") for line in shell.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def commands(page: Path) -> list[str]:
+    """Those, and every `vortex ...`, `make ...` or `python -m ...` in running text."""
     inline = re.findall(r"`((?:vortex|make|python -m) [^`\n]+)`", page.read_text())
-    return [line for line in (*lines, *inline) if line and not line.startswith("#")]
+    return [*shell_commands(page), *inline]
 
 
 @cache
@@ -39,6 +47,26 @@ def help_of(command: str) -> str:
         [sys.executable, "-m", "vortex", *command.split(), "--help"], capture_output=True, text=True, timeout=60
     )
     return done.stdout if done.returncode == 0 else ""
+
+
+class Reached(Exception):
+    """`main` has its parser ready, and would now parse and begin."""
+
+
+@cache
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """The parser of `python -m module`, whose work is not begun."""
+
+    def stop(parser: argparse.ArgumentParser, *given: object) -> None:
+        raise Reached(parser)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(Reached) as reached:
+            import_module(module).main()
+    parser = reached.value.args[0]
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
 
 
 @needs.a_compiler
@@ -73,8 +101,23 @@ def test_commands_exist(page: Path):
         elif words[:2] == ["python", "-m"] and words[2].startswith("eval"):
             module = ROOT / words[2].replace(".", "/")
             assert module.with_suffix(".py").is_file() or (module / "__main__.py").is_file(), command
+            known = parser_of(words[2]).format_help()
+            options = [word.partition("=")[0] for word in words[3:] if re.match(r"--?[a-z]", word)]
+            assert all(re.search(rf"(?<![\w-]){option}(?![\w-])", known) for option in options), command
         elif words[0] == "python" and words[1].endswith(".py"):
             assert (ROOT / words[1]).is_file(), command
+
+
+@pytest.mark.parametrize("name", [name for name, page in zip(names, PAGES, strict=True) if shell_commands(page)])
+def test_commands_of_the_evaluation_parse(name: str, capsys: pytest.CaptureFixture[str]):
+    """Whole lines of shell blocks: options, what they are given, and what is demanded."""
+    for command in shell_commands(ROOT / name):
+        words = shlex.split(re.split(r"[|>;&]", command)[0])
+        if words[:2] == ["python", "-m"] and words[2].startswith("eval"):
+            try:
+                parser_of(words[2]).parse_args(words[3:])
+            except SystemExit:
+                pytest.fail(f"{command}: {capsys.readouterr().err}")
 
 
 @pages
