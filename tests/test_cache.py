@@ -4,10 +4,16 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
+from typing import Any
 
+import needs
+import numpy as np
 import pytest
 
+import vortex
+from vortex import api
 from vortex.cache import ABANDONED_S, LIMIT_BYTES, Cache, cache_directory, library_cache, limit_bytes
 from vortex.errors import DeviceError
 
@@ -152,6 +158,118 @@ class TestTwoProcesses:
         left = Cache(tmp_path / "cache")
         assert {entry.key for entry in left.entries()} == {"shared", "own-p", "own-q"}
         assert not list(left.folder.glob(".making-*"))
+
+
+LARGEST = vortex.operators.Reduce("max")
+"""What compiles quickest."""
+ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+COMPILER = """
+import sys, time
+from pathlib import Path
+import numpy, vortex
+import vortex.cache
+cache, ready = vortex.cache.Cache(Path(sys.argv[1])), Path(sys.argv[2])
+vortex.cache.library_cache = lambda: cache
+(ready / sys.argv[3]).touch()
+while len(list(ready.iterdir())) < 2:
+    time.sleep(0.01)
+told = []
+largest = vortex.compile(vortex.operators.Reduce("max"), progress=lambda what, share: told.append(what))
+found = largest(numpy.arange(12, dtype=numpy.float32).reshape(3, 4), axis=1)
+assert found.tolist() == [3, 7, 11], found
+print("made" if told else "found")
+"""
+
+
+def halved(path: Path) -> bytes:
+    return path.read_bytes()[: path.stat().st_size // 2]
+
+
+def without_its_end(path: Path) -> bytes:
+    return path.read_bytes()[:-1]
+
+
+def with_other_code(path: Path) -> bytes:
+    """One byte of the machine code is another one, and the archive's own checksums agree."""
+    other = path.with_suffix(".other")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        target.comment = source.comment
+        for name in source.namelist():
+            content = bytearray(source.read(name))
+            content[len(content) // 2] ^= name.endswith(".so")
+            target.writestr(name, bytes(content))
+    content = other.read_bytes()
+    other.unlink()
+    return content
+
+
+def empty(path: Path) -> bytes:
+    return b""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[str, float]], Cache]:
+    """What was compiled into an empty cache, and what was told meanwhile."""
+    told: list[tuple[str, float]] = []
+    cache = Cache(tmp_path_factory.mktemp("compiled"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vortex.cache.library_cache", lambda: cache)
+        largest = vortex.compile(LARGEST, progress=lambda what, share: told.append((what, share)))
+    return largest.library, told, cache
+
+
+@needs.a_compiler
+class TestCompiled:
+    """Entries that `vortex.compile` makes and takes."""
+
+    def test_progress_names_what_it_does_and_ends_at_one(self, made: tuple[Any, list[tuple[str, float]], Cache]):
+        names, shares = zip(*made[1], strict=True)
+        assert all(names) and len(set(names)) == len(names) > 2
+        assert shares[0] >= 0 and list(shares) == sorted(shares) and shares[-1] == 1
+
+    @pytest.mark.parametrize("damage", [halved, without_its_end, with_other_code, empty])
+    def test_a_damaged_entry_is_made_anew(self, made: Any, damage: Any, monkeypatch: pytest.MonkeyPatch):
+        library, _, cache = made
+        builds = []
+
+        def build(*asked: object) -> Any:
+            builds.append(asked)
+            return library
+
+        monkeypatch.setattr("vortex.cache.library_cache", lambda: cache)
+        monkeypatch.setattr(api, "_build", build)
+        (entry,) = cache.entries()
+        path = cache.path(entry.key)
+        sound = path.read_bytes()
+        assert vortex.compile(LARGEST).library == library and not builds, "a sound entry is taken as it is"
+        path.write_bytes(damage(path))
+        with pytest.raises(vortex.LibraryError):
+            vortex.load(path)
+        largest = vortex.compile(LARGEST)
+        assert len(builds) == 1 and largest.library is library
+        assert np.array_equal(largest(ROWS, axis=1), ROWS.max(axis=1))
+        assert len(path.read_bytes()) == len(sound) and vortex.load(path).library == library
+        assert [file.name for file in cache.folder.iterdir() if not file.name.startswith(".lock")] == [path.name]
+
+    def test_two_processes_compile_it_once(self, tmp_path: Path):
+        ready, cache = tmp_path / "ready", Cache(tmp_path / "cache")
+        ready.mkdir()
+        command = [sys.executable, "-c", COMPILER, str(cache.folder), str(ready)]
+        jobs = [
+            subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for name in "ab"
+        ]
+        told = []
+        for job in jobs:
+            out, err = job.communicate(timeout=120)
+            assert job.returncode == 0, err
+            told.append(out.strip())
+        assert sorted(told) == ["found", "made"]
+        (entry,) = cache.entries()
+        assert np.array_equal(vortex.load(cache.path(entry.key))(ROWS, axis=1), ROWS.max(axis=1))
+        left = [file.name for file in cache.folder.iterdir() if not file.name.startswith(".lock")]
+        assert left == [cache.path(entry.key).name]
 
 
 class TestSettings:
