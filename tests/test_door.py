@@ -60,6 +60,7 @@ REFUSED = [
     ("far apart in out", lambda g: g(floats(1, 4), SQUARE, out=floats(1, 16)[:, ::4]), ShapeError, ValueError, "out"),
     ("alignment", lambda g: g(unaligned(4, 4), SQUARE), OperandError, ValueError, "a .*aligned"),
     ("out is a", lambda g: g(SQUARE, floats(4, 4), out=SQUARE), OperandError, ValueError, "a .*overlaps out"),
+    ("out is b", lambda g: g(floats(4, 4), SQUARE, out=SQUARE), OperandError, ValueError, "b .*overlaps out"),
     ("accumulate into nothing", lambda g: g(SQUARE, SQUARE, accumulate=True), OperandError, ValueError, "pass out="),
     ("packed with another k", lambda g: g(floats(4, 5), g.pack(SQUARE)), ShapeError, ValueError, "inner extent"),
     (
