@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from eval import records
-from eval.compare import BEST, Table, baselines, pairs, tables
+from eval.compare import BEST, MKL_EITHER, MKL_WAYS, Table, baselines, pairs, tables
 from eval.records import Line
 from eval.registry import RIVALS
 from eval.report import oracle_groups, oracle_title
@@ -45,7 +45,8 @@ def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
 def speedup_over_flops(axes: Any, table: Table, ours: str) -> bool:
     """The paper's Figure 12: one point per case and peer."""
     drawn = False
-    for baseline in baselines(ours, table):
+    names = baselines(ours, table)
+    for baseline in (name for name in names if MKL_EITHER not in names or name not in MKL_WAYS):
         found = pairs(table, ours, baseline)
         flops = table.flops(case for case, _, _ in found)
         if found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eval import records
 from eval.commands import command, shown
-from eval.compare import Table, decile_groups, grouped, losing, markdown, overall, roofline, tables
+from eval.compare import decile_groups, grouped, losing, markdown, overall, roofline, tables
 from eval.records import Line
 from eval.registry import RIVALS
 from eval.stats import geometric_mean
@@ -24,12 +24,8 @@ def summary_text(lines: Sequence[Line]) -> str:
     parts = []
     for table in tables(lines):
         parts.append(f"\n{table.title}, {len(table.lines)} cases\n\n{roofline(table)}")
-        parts += [f"\n{ours}:\n\n{overall(table, ours)}" for ours in RIVALS if _measured(table, ours)]
+        parts += [f"\n{ours}:\n\n{overall(table, ours)}" for ours in RIVALS if table.measured(ours)]
     return "\n".join(parts)
-
-
-def _measured(table: Table, system: str) -> bool:
-    return any(table.seconds(case, system) is not None for case in table.lines)
 
 
 def bench_section(lines: Sequence[Line]) -> list[str]:
@@ -37,7 +33,7 @@ def bench_section(lines: Sequence[Line]) -> list[str]:
     for table in tables(lines):
         parts += [f"## {table.title}", f"{len(table.lines)} cases.", roofline(table)]
         for ours in RIVALS:
-            if not _measured(table, ours):
+            if not table.measured(ours):
                 parts.append(f"No results of `{ours}` at {table.title}.")
                 continue
             parts += [f"### {ours}", overall(table, ours), "By suite, geometric means:"]

@@ -11,7 +11,10 @@ import pytest
 
 pytest.importorskip("psutil")
 
-from eval import machine, paper, plans
+from matplotlib.figure import Figure
+
+from eval import machine, paper, plans, plots
+from eval.compare import BEST, MKL_EITHER, tables
 from eval.operands import WrongResultError
 from eval.oracle import Trial
 from eval.process import ROOT
@@ -240,6 +243,42 @@ class TestHeadline:
         assert "| not slower than MKL, within 2 % | 100% | 100% | 100% | 100% |" in table
         assert "| share of the roofline over 10 MFLOP | 1.00 | 2.00 | 0.50 | 1.00 |" in table
         assert "at commit c, 2026-01-01; 1 products on 1 thread, FMA peak 100 to 100 GFLOP/s" in table
+
+    def test_mkl_counts_with_the_quicker_of_its_two_ways(self):
+        lines = self.lines()
+        for line in lines:
+            mkl, product = line["rows"][1], {"id": "s/1"}
+            others = [row | product for row in line["rows"]]  # without cblas_sgemm
+            line["rows"] += [mkl | {"system": "mkl_cblas", "seconds": mkl["seconds"] / 4}, *others]
+        table = headline.headline(lines)
+        assert "| MKL (the quicker of `torch.mm` and `cblas_sgemm`) | 1.00 (worst 0.50) | 1.00 (worst 0.50) |" in table
+        assert "| not slower than MKL, within 2 % | 50% | 50% |" in table
+        assert "both ways of MKL were timed in 1 of them" in table and "`torch.mm`) |" not in table
+        axes = Figure().subplots()
+        plots.speedup_over_flops(axes, next(iter(tables(lines[0]["rows"]))), "vortex")
+        drawn = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert drawn == [f"{MKL_EITHER}: 1.00", "onednn: 1.50", f"{BEST}: 0.87"]
+
+    @pytest.mark.parametrize("failure", [None, "no libmkl_rt.so"])
+    def test_lines_without_the_other_way_of_mkl_say_which_it_was(self, failure: str | None):
+        lines = self.lines()
+        if failure:
+            for line in lines:
+                line["rows"].append(line["rows"][1] | {"system": "mkl_cblas", "seconds": None, "error": failure})
+        table = headline.headline(lines)
+        assert "| MKL (`torch.mm`) | 2.00 (worst 2.00) |" in table and "cblas_sgemm" not in table
+
+    @pytest.mark.parametrize(
+        ("version", "told"),
+        [("openblas 0.3 Haswell", "OpenBLAS ran its Haswell kernels."), ("openblas 0.3 (core type unknown)", None)],
+    )
+    def test_the_kernels_that_openblas_ran_are_named(self, version: str, told: str | None):
+        lines = self.lines()
+        for line in lines:
+            line["rows"].append(line["rows"][1] | {"system": "openblas", "versions": {"openblas": version}})
+        assert headline.headline(lines).count(told.strip(".") if told else "OpenBLAS ran") == (2 if told else 0)
+        blocks = vendors.table5(lines).blocks
+        assert blocks.count(told) == (2 if told else 0)
 
     def test_it_stands_between_its_markers(self, tmp_path: Path):
         page = tmp_path / "page.md"
