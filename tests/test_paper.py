@@ -335,9 +335,15 @@ class TestFigures:
         assert "| 64 | 1 | 2.0 | 0.100 | 5.000% | 2.0% |" in page.blocks[0]
 
     def test_offline_costs_stand_beside_the_papers(self):
-        row = {"id": "gemm", "name": "compile from nothing", "value": 20.0, "unit": "s", "kind": "offline"}
-        page = overheads.offline([measured(1, "gemm", [row])])
-        assert "4,500 times" in page.blocks[1]
+        def rows(operator: str, seconds: float):
+            about = {"id": operator, "operator": operator, "dtype": "float32", "hw": "native", "kind": "offline"}
+            compiled = {"name": "compile from nothing", "value": seconds, "unit": "s"}
+            return [about | compiled, about | {"name": "L0 FilterByISA", "value": 1234, "unit": "candidates"}]
+
+        page = overheads.offline([measured(1, name, rows(name, at)) for name, at in (("reduce", 4.5), ("gemm", 20.0))])
+        assert "| gemm | float32 | native | 20 |\n| reduce | float32 | native | 4.5 |" in page.blocks[0]
+        assert "| L0 FilterByISA | 1,234 | 1,234 |" in page.blocks[1]
+        assert "4,500 times" in page.blocks[2]
 
     def test_a_fixed_way_that_is_faster_is_a_loss(self):
         def rows(packed: float):
@@ -379,6 +385,12 @@ class TestFigures:
         assert "| onnxruntime | 1 | 0.0% | 0.0% | 0.50 | 0.50 |" in packed
         every = page.blocks[page.blocks.index("### Every system, 1 thread, warm caches") + 1]
         assert "| vortex | 1 | 3.0 | 0.500 | - (0) | 1.0% |" in every
+        tenths = page.blocks[page.blocks.index("By tenths of the cases, geometric means:") + 1]
+        assert "| 12 FLOP | 1 | 2.00 | 2.00 | 2.00 |" in tenths
+        for drawn, titles in ((page, 4), (vendors.fig12([measured(1, "s/0", rows)]), 2)):
+            figure = Figure()
+            drawn.draw(figure)
+            assert [bool(axes.collections) for axes in figure.axes] == [True] * titles
 
 
 class TestBackends:

@@ -1,16 +1,17 @@
 """Table 5 and Figure 12: single products and convolutions against vendor libraries, by the bench's method."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from eval import machine, plots
 from eval.alternate import Effort, Run, blank, lines_of, measure_quiet
 from eval.bench import resident, start_workers
-from eval.compare import BEST, Table, grouped, losing, overall, pairs, roofline, tables
+from eval.compare import BEST, Table, decile_groups, grouped, losing, overall, pairs, roofline, tables
 from eval.operator_cases import OperatorCase, load_any_suite
 from eval.operator_systems import COMPARED
 from eval.process import WorkerError, WorkerProcess
@@ -87,35 +88,49 @@ def compared(lines: Sequence[Line]) -> list[tuple[str, Table]]:
 
 
 def table5(lines: Sequence[Line]) -> Page:
-    """As the paper's table has it: percentage of cases with a speedup, and the average."""
-    blocks, losses = [], []
-    for ours, table in compared(lines):
+    """As the paper's table has it: percentage of cases with a speedup, and the average; and by the work of a case."""
+    blocks, losses, panels = [], [], compared(lines)
+    for ours, table in panels:
         title = f"{OURS[ours]}, {table.title}"
         suites = {suite: cases for suite, cases in table.by_suite().items() if pairs(table, ours, BEST, cases)}
         ratios = [theirs / mine for _, theirs, mine in pairs(table, ours, BEST)]
         told = f"Over the best by case, geometric mean with 95 % bootstrap interval: {geometric_estimate(ratios)}."
         blocks += [f"### {title}", overall(table, ours), told, "By suite, geometric means:"]
-        blocks.append(grouped(table, ours, suites, "suite"))
+        blocks += [grouped(table, ours, suites, "suite"), "By tenths of the cases, geometric means:"]
+        alone = replace(table, lines={case: table.lines[case] for case, _, _ in pairs(table, ours, BEST)})
+        blocks.append(grouped(alone, ours, decile_groups(alone), "floating-point operations"))
         losses += [f"{title}: the lowest speedups over the best peer", losing(table, ours, 10)]
     for table in tables([row for line in lines for row in line["rows"]]):
         blocks += [f"### Every system, {table.title}", roofline(table)]
         blocks += [f"{told}." for told in openblas_cores(table)]
-    return Page([*blocks, *failures([row for line in lines for row in line["rows"]])], losses)
+    drawn = drawing(panels, [plots.speedup_over_flops, plots.share_over_flops])
+    return Page([*blocks, *failures([row for line in lines for row in line["rows"]])], losses, drawn)
+
+
+def drawing(
+    panels: Sequence[tuple[str, Table]], plotted: Sequence[Callable[[Any, Table, str], bool]]
+) -> Callable[[Figure], None] | None:
+    """A row for each of ours, a column for each plot; None where nothing was compared."""
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(9.0 * len(plotted), 4.0 * len(panels))
+        for row, (ours, table) in zip(figure.subplots(len(panels), len(plotted), squeeze=False), panels, strict=True):
+            for axes, plot in zip(row, plotted, strict=True):
+                plot(axes, table, ours)
+
+    return draw if panels else None
 
 
 def fig12(lines: Sequence[Line]) -> Page:
     """Speedups over floating-point operations, one panel for each of ours."""
     panels = compared(lines)
-
-    def draw(figure: Figure) -> None:
-        figure.set_size_inches(9.0, 4.0 * len(panels))
-        for axes, (ours, table) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-            plots.speedup_over_flops(axes, table, ours)
-
     told = ", ".join(
         f"{OURS[ours].lower()} at {table.title}: {len(pairs(table, ours, BEST))}" for ours, table in panels
     )
-    return Page([f"A point is a case. {told}. The tables are those of table5."], draw=draw if panels else None)
+    return Page(
+        [f"A point is a case. {told}. The tables are those of table5."],
+        draw=drawing(panels, [plots.speedup_over_flops]),
+    )
 
 
 DIFFERS = (
