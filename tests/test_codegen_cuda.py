@@ -17,7 +17,7 @@ from vortex.codegen import cuda_reduce, nvrtc
 from vortex.codegen.cuda import UNIT, Emitted, emit, source, split_args, units
 from vortex.codegen.cuda_passes import swizzled
 from vortex.codegen.cuda_prelude import PRELUDE
-from vortex.errors import CodegenError, ToolchainError
+from vortex.errors import CodegenError, ToolchainError, UnknownNameError
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.specs import load_spec
 
@@ -395,7 +395,25 @@ class TestToolchain:
         with pytest.raises(CodegenError, match="nonsense"):
             nvrtc.compile_nvrtc('extern "C" __global__ void k() { nonsense(); }', ARCH)
 
-    def test_nvcc_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("shutil.which", lambda name: None)
-        with pytest.raises(ToolchainError, match="nvcc"):
-            nvrtc.compile_nvcc("", ARCH)
+    def test_nvcc_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CUDA_PATH", str(tmp_path / "cuda"))
+        for ask in (lambda: nvrtc.compile_nvcc("", ARCH), lambda: nvrtc.release("nvcc")):
+            with pytest.raises(ToolchainError, match="neither on PATH nor in CUDA_PATH/bin; install"):
+                ask()
+
+    def test_nvcc_of_the_toolkit_that_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        tool = tmp_path / "cuda" / "bin" / "nvcc"
+        tool.parent.mkdir(parents=True)
+        tool.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 99.1, V99.1.23'\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CUDA_PATH", str(tmp_path / "cuda"))
+        assert nvrtc.release("nvcc") == "99.1.23"
+        tool.write_text("#!/bin/sh\n")
+        with pytest.raises(ToolchainError, match="does not tell a release"):
+            nvrtc.release("nvcc")
+
+    def test_another_compiler_is_refused(self):
+        with pytest.raises(UnknownNameError, match="compiler='nvc': expected nvrtc or nvcc; did you mean"):
+            nvrtc.release("nvc")

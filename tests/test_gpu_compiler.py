@@ -19,7 +19,7 @@ from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
 from vortex.codegen.cuda import Emitted
 from vortex.cuda_driver import Device
-from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, ToolchainError
+from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, ToolchainError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_compiler import filter_by_spills, laid_out
 from vortex.gpu_launcher import GpuGemm
@@ -137,6 +137,46 @@ class TestSpine:
     def test_a_cpu_library_has_no_device(self, library_path: Path):
         with pytest.raises(OperandError, match="no GPU library"):
             vortex.load(library_path, device=0)
+
+
+class TestCompilers:
+    def test_a_library_by_nvcc(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+        try:
+            release = nvrtc.release("nvcc")
+        except ToolchainError as missing:
+            pytest.skip(str(missing))
+        few = {Backend.SKINNY: FEW[Backend.SKINNY]}
+        monkeypatch.setattr(gpu_compiler, "choose", lambda rkernel, backend: Variety(few.get(backend, ()), ()))
+        assert cli.run(["compile", "gemm", "--hw", "a100", "--dtype", "float16", "--compiler", "nvcc"]) == 0
+        assert "cached: 1 strategies" in capsys.readouterr().out
+        gemm = vortex.compile("gemm", "a100", dtype="float16", compiler="nvcc")
+        assert isinstance(gemm, GpuGemm) and gemm.manifest.versions["nvcc"] == release
+        assert "nvrtc" not in gemm.manifest.versions and len(gemm.kernels) == 1
+        assert all(entry.spills == entry.stack == 0 < entry.registers for entry in gemm.manifest.entries)
+
+    def test_what_is_asked_for_is_what_compiles(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        """The children are forked, so that they have the function that stands in nvcc's place here."""
+        monkeypatch.setitem(nvrtc.RELEASES, "nvcc", lambda: "1.2.3")
+        monkeypatch.setitem(nvrtc.COMPILERS, "nvcc", lambda source, arch: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            vortex.compile("gemm", "a100", dtype="float16", compiler="nvcc", cache=False)
+
+    def test_every_compiler_has_its_own_key(self, monkeypatch: pytest.MonkeyPatch):
+        operator, spec, keys = vortex.operators.Gemm("float16"), load_spec("a100"), set()
+        for release in ("1.2.3", "1.2.4"):
+            monkeypatch.setitem(nvrtc.RELEASES, "nvcc", lambda release=release: release)
+            keys.add(api.cache_key(operator, spec.fingerprint(), None, "nvcc"))
+        assert len({*keys, api.cache_key(operator, spec.fingerprint())}) == 3
+
+    @pytest.mark.parametrize("cache", [True, False])
+    def test_another_name_is_refused_before_any_work(self, few_kernels: list[Backend], cache: bool):
+        with pytest.raises(UnknownNameError, match="compiler='clang': expected nvrtc or nvcc"):
+            vortex.compile("gemm", "a100", dtype="float16", compiler="clang", cache=cache)
+        assert few_kernels == []
+
+    def test_libraries_of_cpus_take_none(self):
+        with pytest.raises(OperandError, match="compiler='nvcc' on native: only GPU libraries take one"):
+            vortex.compile("gemm", compiler="nvcc")
 
 
 class TestDevice:

@@ -52,6 +52,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> ConvKernel: ...
@@ -61,6 +62,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> BatchGemmKernel: ...
@@ -70,6 +72,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> GroupedGemmKernel: ...
@@ -90,6 +93,7 @@ def compile(
     *,
     dtype: str | None = ...,
     invariant: str | None = ...,
+    compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> GemmKernel | GpuGemm: ...
@@ -99,6 +103,7 @@ def compile(
     *,
     dtype: str | None = None,
     invariant: str | None = None,
+    compiler: str | None = None,
     progress: Progress | None = None,
     cache: bool = True,
 ) -> Any:
@@ -107,10 +112,10 @@ def compile(
     `op` is an operator or its name; `hw` is a shipped spec's name, `"native"` for this CPU, `"cuda"` for this GPU, the
     path of a spec file, or a spec. `dtype` is that of the operands, float32 unless the operator says otherwise; a GPU
     also knows float16, bfloat16, and tfloat32: float32 operands that its Tensor Cores round. A GPU library is built
-    with no GPU at hand as well. With `invariant="m"` a row of a product has the same bits whatever m it is computed
-    with (CPUs). `progress` is told what is being done and which share is finished, 0 to 1. Needs the
-    `compile` extra and a C compiler, for GPUs the `cuda` extra too; without a cached library it takes seconds to
-    minutes. Raises UnknownNameError, SpecError, DtypeError, ShapeError, OperandError, ToolchainError, CodegenError.
+    with no GPU at hand, by NVRTC or, with `compiler="nvcc"`, by that. With `invariant="m"` a row of a product has the
+    same bits whatever m it is computed with (CPUs). `progress` is told what is being done and which share is finished,
+    0 to 1. Needs the `compile` extra and a C compiler, for GPUs the `cuda` extra; without a cached library it takes up
+    to minutes. Raises UnknownNameError, SpecError, DtypeError, ShapeError, OperandError, ToolchainError, CodegenError.
     """
     try:
         from vortex.cache import library_cache
@@ -123,18 +128,18 @@ def compile(
     operator, device = operators.named(op), target(hw)
     if dtype is not None:
         operator = replace(operator, dtype=dtype)  # type: ignore[arg-type]  # the operator refuses other names
-    check_demands(operator, device, invariant)
+    check_demands(operator, device, invariant, compiler)
     report = progress or (lambda what, share: None)
     built_for = _built_for(operator, device)
     if not cache:
-        return _opened(_serving(operator, _build(built_for, device.spec, report, invariant)))
-    store, key = library_cache(), cache_key(built_for, device.fingerprint, invariant)
+        return _opened(_serving(operator, _build(built_for, device.spec, report, invariant, compiler)))
+    store, key = library_cache(), cache_key(built_for, device.fingerprint, invariant, compiler or "")
     library = _cached(store.get(key))  # entries appear in one step: to take one needs no lock
     if library is None:
         with store.lock(key):
             library = _cached(store.get(key))  # made by another process meanwhile
             if library is None:
-                library = _build(built_for, device.spec, report, invariant)
+                library = _build(built_for, device.spec, report, invariant, compiler)
                 with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                     built = Path(folder) / "built.vortex"
                     _write(library, built)
@@ -147,18 +152,16 @@ def _built_for(operator: operators.Operator, device: Target) -> operators.Operat
     if not device.is_cpu:
         if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
             raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
-        return operator
+        return operator.open if isinstance(operator, operators.Conv2d) else operator
     if isinstance(operator, operators.Conv2d) and operator.dtype != "float32":
         raise DtypeError(f"conv2d(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
     return operators.compiled_as(operator)
 
 
 def _serving(operator: operators.Operator, library: Library[Any] | GpuLibrary) -> Library[Any] | GpuLibrary:
-    """The library as that of `operator`: one of single products has the doors of batched and grouped ones too."""
-    if not isinstance(library, Library) or library.manifest.operator == operator.name:
-        return library
-    fields = operators.settings(operator)
-    return replace(library, manifest=replace(library.manifest, operator=operator.name, settings=fields))
+    """The library as that of `operator`: other operators, and other settings of one, share machine code."""
+    manifest: Any = library.manifest
+    return replace(library, manifest=replace(manifest, operator=operator.name, settings=operators.settings(operator)))
 
 
 def _cached(path: Path | None) -> Library[Any] | GpuLibrary | None:
@@ -238,8 +241,10 @@ def load(path: str | Path, device: int | None = None, *, jit: bool = False) -> A
     return _opened(library, device, jit)
 
 
-def check_demands(operator: operators.Operator, device: Target, invariant: str | None) -> None:
+def check_demands(operator: operators.Operator, device: Target, invariant: str | None, compiler: str | None) -> None:
     """Refuse what no library of this operator on this device can promise."""
+    if compiler is not None and device.is_cpu:
+        raise OperandError(f"compiler={compiler!r} on {device.name}: only GPU libraries take one; leave it out")
     known = fixed(operator)
     if known and not device.is_cpu:
         told = ", ".join(f"{axis}={extent}" for axis, extent in known.items())
@@ -263,7 +268,7 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
 
 
 def _build(
-    operator: operators.Operator, spec: Spec, report: Progress, invariant: str | None
+    operator: operators.Operator, spec: Spec, report: Progress, invariant: str | None, compiler: str | None
 ) -> Library[Any] | GpuLibrary:
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
@@ -275,12 +280,13 @@ def _build(
                 from vortex import reduction_compiler
 
                 return reduction_compiler.compile(operator, spec, Path(folder), report, is_here(spec))
-            from vortex import compiler
+            from vortex import compiler as for_cpus
 
-            return compiler.compile(operator, spec, Path(folder), report, is_here(spec), invariant)
+            return for_cpus.compile(operator, spec, Path(folder), report, is_here(spec), invariant)
         from vortex import gpu_compiler
 
-        return gpu_compiler.compile(operator, spec, Path(folder), report, gpu_compiler.is_here(spec))
+        here = gpu_compiler.is_here(spec)
+        return gpu_compiler.compile(operator, spec, Path(folder), report, here, compiler or "nvrtc")
 
 
 def is_here(spec: HardwareSpec) -> bool:
@@ -298,9 +304,13 @@ def is_here(spec: HardwareSpec) -> bool:
     )
 
 
-def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | None = None) -> str:
+def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | None = None, compiler: str = "") -> str:
     """Of all a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
     releases = {}
+    if compiler:
+        from vortex.codegen import nvrtc
+
+        releases[compiler] = nvrtc.release(compiler)
     for name in ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc"):
         try:
             releases[name] = version(name)

@@ -100,6 +100,7 @@ def compile_command(
         Path | None, typer.Option("--output", "-o", help="Where to write the library.", metavar="FILE.vortex")
     ] = None,
     dtype: Dtype = "float32",
+    compiler: Annotated[str | None, typer.Option(help="Of GPU code: nvrtc (default) or nvcc.", metavar="NAME")] = None,
     no_cache: NoCache = False,
 ) -> None:
     """Build the library of an operator for a device, for every shape.
@@ -113,7 +114,7 @@ def compile_command(
 
     start = time.perf_counter()
     with progress_bar(f"compiling {operator} for {hw}") as progress:
-        kernel = api.compile(operator, hw, dtype=dtype, progress=progress, cache=not no_cache)
+        kernel = api.compile(operator, hw, dtype=dtype, compiler=compiler, progress=progress, cache=not no_cache)
     if output is not None:
         kernel.save(output)
     size = f", {output.stat().st_size / 1e6:.1f} MB" if output else ""

@@ -40,12 +40,17 @@ WORKSPACE_BYTES = 64 << 20
 
 
 def compile(
-    operator: Operator, hardware: GpuSpec, folder: Path, progress: Progress, measurable: bool = False
+    operator: Operator,
+    hardware: GpuSpec,
+    folder: Path,
+    progress: Progress,
+    measurable: bool = False,
+    compiler: str = nvrtc.DEFAULT,
 ) -> GpuLibrary:
     """Build every kernel `operator` may need on `hardware` inside the working `folder`, no device at hand.
 
     With `measurable` this machine has the device and L1 is timed on it; otherwise a recorded measurement is replayed,
-    or L1 is computed.
+    or L1 is computed. `compiler` is `nvrtc` or `nvcc`.
     """
     if operator.name not in SERVED:
         raise UnknownNameError(
@@ -62,7 +67,7 @@ def compile(
             f"{operator.name} of {operator.dtype} on {hardware.name}: GPU libraries of it are of float types; "
             "call a library of Gemm for each product, or cast the operands"
         )
-    versions = {**check_versions(), "nvrtc": nvrtc.version(), "python": platform.python_version()}
+    versions = {**check_versions(), compiler: nvrtc.release(compiler), "python": platform.python_version()}
     clock = Stopwatch()
     form = form_of(operator)
     rkernel = decompose(operator, hardware)  # top-down: lanes and warps, blocks, the grid
@@ -77,7 +82,8 @@ def compile(
         folder,
         workers,
         lambda what, share: progress(what, 0.1 + 0.7 * share),
-        form=form,
+        compiler,
+        form,
     )
     clock.lap("emit")
     fitting = filter_by_spills(variants, emitted)

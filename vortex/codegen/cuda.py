@@ -165,7 +165,7 @@ def emit(
     folder: Path,
     workers: int,
     progress: Progress = lambda what, share: None,
-    compiler: str = "nvrtc",
+    compiler: str = nvrtc.DEFAULT,
     form: Form = PLAIN,
 ) -> list[Emitted]:
     """Compile `variants` for the spec's architecture into cubins in `folder`; `progress` is told the share done.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vortex.errors import CodegenError, ToolchainError
+from vortex.errors import CodegenError, ToolchainError, UnknownNameError, suggestion
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,30 @@ def compile_nvrtc(source: str, arch: str) -> Compiled:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def nvcc_path() -> str:
+    """The nvcc on PATH, else that of the CUDA toolkit that CUDA_PATH names."""
+    found = shutil.which("nvcc")
+    if found is None and (toolkit := os.environ.get("CUDA_PATH")):
+        found = shutil.which("nvcc", path=str(Path(toolkit, "bin")))
+    if found is None:
+        raise ToolchainError(
+            "nvcc was asked for and is neither on PATH nor in CUDA_PATH/bin; install the CUDA toolkit, or leave "
+            "compiler= out to use NVRTC"
+        )
+    return found
+
+
+def nvcc_version() -> str:
+    """Its release, such as 13.0.88."""
+    told = subprocess.run([nvcc_path(), "--version"], capture_output=True, text=True, check=False).stdout
+    if (match := re.search(r"release .*\bV([\d.]+)", told)) is None:
+        raise ToolchainError(f"{nvcc_path()} --version does not tell a release; mend the CUDA toolkit")
+    return match[1]
+
+
 def compile_nvcc(source: str, arch: str) -> Compiled:
     """The same by the toolkit's nvcc."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        raise ToolchainError("nvcc was asked for and is not on PATH; leave it out to use NVRTC")
+    nvcc = nvcc_path()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         unit = folder / "unit.cu"
@@ -109,7 +128,18 @@ def compile_nvcc(source: str, arch: str) -> Compiled:
         return Compiled((folder / "unit.cubin").read_bytes(), (folder / "unit.ptx").read_text(), resources(logs[0]))
 
 
-COMPILERS = {"nvrtc": compile_nvrtc, "nvcc": compile_nvcc}
+DEFAULT = "nvrtc"
+COMPILERS = {DEFAULT: compile_nvrtc, "nvcc": compile_nvcc}
+RELEASES = {DEFAULT: version, "nvcc": nvcc_version}
+
+
+def release(compiler: str) -> str:
+    """That of a compiler by name; UnknownNameError for another name, ToolchainError where it is not installed."""
+    if compiler not in RELEASES:
+        expected = " or ".join(RELEASES)
+        raise UnknownNameError(f"compiler={compiler!r}: expected {expected}{suggestion(str(compiler), RELEASES)}")
+    return RELEASES[compiler]()
+
 
 _ENTRY = re.compile(r"(?:Compiling entry function|Function properties for) '?([\w$]+)'?")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
