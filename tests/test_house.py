@@ -1,12 +1,14 @@
 """The house: which module stands on which, and what may be imported where. MODULES is the table of contents."""
 
 import ast
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -216,19 +218,32 @@ assert gemm.predict(5, 3, 7) > 0
 """
 LIGHT = """
 import sys
-allowed = {*sys.stdlib_module_names, "vortex", "numpy", "tvm_ffi", "typing_extensions"}
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in allowed and not name.startswith("__editable__"):
-            raise ModuleNotFoundError(f"{name} is not for run time", name=name)
-sys.meta_path.insert(0, Refuse())
+from importlib.util import find_spec
+sys.path.append(sys.argv[1])
 import numpy, vortex
-gemm = vortex.load(sys.argv[1])
+gemm = vortex.load(sys.argv[2])
 a, b = numpy.ones((5, 7), numpy.float32), numpy.ones((7, 3), numpy.float32)
 assert (gemm(a, b) == 7).all() and (gemm(a, gemm.pack(b)) == 7).all()
 assert gemm.predict(5, 3, 7) > 0 and "plan" in str(gemm.explain(5, 3, 7))
-gemm.save(sys.argv[1] + "2")
+gemm.save(sys.argv[2] + "2")
+there = [name for name in sys.argv[3:] if find_spec(name) is not None]
+assert not there, there
 """
+
+
+def runtime_environment(folder: Path) -> None:
+    """What calling needs, by links in `folder`: NumPy, tvm-ffi, what these require themselves, and this package."""
+    (folder / PACKAGE.name).symlink_to(PACKAGE)
+    wanted, seen = ["numpy", "apache-tvm-ffi"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(found.locate_file(top))
+        wanted += [re.split(r"[^\w.-]", need)[0] for need in found.requires or () if "extra ==" not in need]
 
 
 def modules() -> dict[str, Path]:
@@ -292,8 +307,16 @@ class TestImports:
         subprocess.run([sys.executable, "-c", CACHED], check=True, timeout=60)
 
     def test_calling_needs_numpy_and_tvm_ffi_only(self, library_path: Path, tmp_path: Path):
+        """In an environment that has nothing else: no site-packages, no variables, not this folder."""
         copy = shutil.copy(library_path, tmp_path / "gemm.vortex")
-        subprocess.run([sys.executable, "-c", LIGHT, str(copy)], check=True, timeout=60)
+        environment = tmp_path / "environment"
+        environment.mkdir()
+        runtime_environment(environment)
+        absent = sorted(OWNERS.keys() - {"tvm_ffi"} | {"filelock", "platformdirs", "psutil", "pytest"})
+        command = [sys.executable, "-I", "-S", "-c", LIGHT, str(environment), str(copy), *absent]
+        subprocess.run(command, check=True, timeout=60)
+        installed = {name.partition(".")[0] for name in os.listdir(environment)}
+        assert {"numpy", "tvm_ffi", "vortex"} <= installed and not installed & set(absent)
 
     def test_eval_is_not_imported(self):
         assert not {name for path in modules().values() for name in imported(path) if name.split(".")[0] == "eval"}
