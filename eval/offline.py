@@ -1,6 +1,8 @@
 """`python -m eval.offline`: what compiling costs: time from nothing and from the cache, memory, size, candidates.
 
-Each compilation runs in a fresh process with a cache folder of its own.
+Each compilation runs in a fresh process. Memory is the sum over that process and all that it starts, sampled every
+50 ms of a compilation that is not timed: the sampling takes time of its own. The hardware need not be at hand: without
+it nothing is measured while compiling.
 """
 
 import json
@@ -9,68 +11,107 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from eval import machine, records
 from eval.commands import command, ended, shown
+from eval.compare import markdown
+from eval.memory import PeakMemory
+from eval.operator_libraries import DTYPES, NAMES
 from eval.process import ROOT
 
+COSTS = (
+    "import vortex",
+    "compile from nothing",
+    "compile from the cache",
+    "peak memory",
+    "library",
+    "kernels",
+)
+"""The figures of every operator; counts of the sieve follow them."""
 CHILD = """
-import json, os, resource, sys, time
+import json, os, sys, time
 start = time.perf_counter()
 import vortex
 imported = time.perf_counter()
-gemm = vortex.compile(sys.argv[3], hw=sys.argv[1])
+from eval.operator_libraries import operator_named
+hw, path, name, dtype = sys.argv[1:5]
+run = vortex.compile(operator_named(name, dtype or None), hw=hw)
 done = time.perf_counter()
-gemm.save(sys.argv[2])
-path = sys.argv[2]
+run.save(path)
 files = [path] if os.path.isfile(path) else [os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs]
-own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-try:
-    sieve = {str(k): int(v) for k, v in dict(gemm.explain(m=128, n=768, k=768).sieve).items()}
-except (AttributeError, TypeError, ValueError):
-    sieve = {}
-print(json.dumps({"import": imported - start, "compile": done - imported, "memory": max(own, children) * 1024,
-                  "size": sum(map(os.path.getsize, files)), "sieve": sieve}))
+manifest = run.library.manifest
+kernels = len(manifest.kernels if hasattr(manifest, "kernels") else manifest.strategies)
+sieve = {f"{a.level} {a.filter}": a.count for a in manifest.admitted}
+print(json.dumps({"import": imported - start, "compile": done - imported, "size": sum(map(os.path.getsize, files)),
+                  "kernels": kernels, "dtype": manifest.dtype, "sieve": sieve}))
 """
 
 
-def compile_once(hw: str, cache: Path, operator: str = "gemm") -> dict[str, Any]:
-    """Figures of one compilation in a fresh process, with `cache` as its cache folder."""
+def compile_once(
+    hw: str, cache: Path, operator: str = "gemm", dtype: str | None = None, sampled: bool = False
+) -> dict[str, Any]:
+    """Figures of one compilation in a fresh process, with `cache` as its cache folder.
+
+    With `sampled` its `memory` in bytes is one of them, and its seconds are longer than they would be.
+    """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"VORTEX_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as folder:
-        target = str(Path(folder, "gemm.vortex"))
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, hw, target, operator],
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, hw, str(Path(folder, "built.vortex")), operator, dtype or ""],
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
-    if done.returncode:
-        raise RuntimeError(f"compiling for {hw} failed:\n{done.stderr[-2000:]}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+        with PeakMemory(child.pid) if sampled else nullcontext() as memory:
+            told, errors = child.communicate()
+    if child.returncode:
+        raise RuntimeError(f"compiling {operator} for {hw} failed:\n{errors[-2000:]}")
+    figures: dict[str, Any] = json.loads(told.splitlines()[-1])
+    return figures | ({"memory": memory.peak_bytes} if memory else {})
 
 
-def figures(hw: str, operator: str = "gemm") -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = (compile_once(hw, Path(folder), operator) for _ in range(2))
-    named = [
-        ("import vortex", first["import"], "s"),
-        ("compile from nothing", first["compile"], "s"),
-        ("compile from the cache", second["compile"], "s"),
-        ("peak memory", first["memory"] / 1e6, "MB"),
-        ("library", first["size"] / 1e6, "MB"),
-        *((name, count, "candidates") for name, count in first["sieve"].items()),
-    ]
-    return [{"kind": "offline", "name": name, "value": value, "unit": unit, "hw": hw} for name, value, unit in named]
+def figures(hw: str, operator: str = "gemm", dtype: str | None = None) -> list[dict[str, Any]]:
+    """One line a figure: those of COSTS, then the candidates after each filter of the sieve.
+
+    RuntimeError with the end of what the compilation wrote where it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        first, second = (compile_once(hw, Path(folder), operator, dtype) for _ in range(2))
+        memory = compile_once(hw, Path(other), operator, dtype, sampled=True)["memory"]
+    costs = (
+        (first["import"], "s"),
+        (first["compile"], "s"),
+        (second["compile"], "s"),
+        (memory / 1e6, "MB"),
+        (first["size"] / 1e6, "MB"),
+        (first["kernels"], "kernels"),
+    )
+    named = [(name, *cost) for name, cost in zip(COSTS, costs, strict=True)]
+    named += [(name, count, "candidates") for name, count in first["sieve"].items()]
+    about = {"kind": "offline", "operator": operator, "dtype": first["dtype"], "hw": hw}
+    about |= {"note": f"{operator} of {first['dtype']} for {hw}"}
+    return [about | {"name": name, "value": value, "unit": unit} for name, value, unit in named]
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """A row for every operator, element type and hardware; the last line of a figure counts."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for line in lines:
+        found.setdefault((line["operator"], line["dtype"], line["hw"]), {})[line["name"]] = line
+    units = {name: line["unit"] for rows in found.values() for name, line in rows.items() if name in COSTS}
+    heads = ("operator", "dtype", "hardware", *(n if units[n] == n else f"{n}, {units[n]}" for n in units))
+    return markdown(heads, [[*at, *(shown(rows[name]["value"]) for name in units)] for at, rows in found.items()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command(__doc__)
+    parser.add_argument("--operator", nargs="+", choices=NAMES, default=["gemm"], help="what to compile")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the operands; default: the operator's own")
     parser.add_argument("--hw", default="native", help="a shipped spec, a path, or native")
     parser.add_argument("--out", type=Path, default=Path("results/offline.jsonl"), help="lines are added to it")
     parser.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
@@ -78,14 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.allow_busy:
         machine.check_idle()
     about = {"commit": machine.commit(), "device": machine.device()}
-    try:
-        lines = [line | about for line in figures(options.hw)]
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    records.append(options.out, lines)
-    for line in lines:
-        print(f"{line['name']:40} {shown(line['value']):>12} {line['unit']}")
+    lines = []
+    for operator in options.operator:
+        try:
+            new = [line | about for line in figures(options.hw, operator, options.dtype)]
+        except RuntimeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        records.append(options.out, new)
+        lines += new
+        counts = ", ".join(f"{line['name']} {shown(line['value'])}" for line in new if line["unit"] == "candidates")
+        print(f"{new[0]['note']}: {counts}", file=sys.stderr)
+    print(table(lines))
     return 0
 
 

@@ -257,8 +257,8 @@ class TestReport:
         pytest.importorskip("matplotlib")
         more = [
             {"kind": "overhead", "name": "64^3 call", "value": 9.0, "unit": "us", "cube": 64, "selection_us": 0.1},
-            {"kind": "offline", "name": "compile from nothing", "value": 9.0, "unit": "s"},
-            {"kind": "offline", "name": "admitted", "value": 900, "unit": "candidates"},
+            {"kind": "offline", "operator": "gemm", "name": "compile from nothing", "value": 9.0, "unit": "s"},
+            {"kind": "offline", "operator": "gemm", "name": "admitted", "value": 900, "unit": "candidates"},
         ]
         records.append(tmp_path / "x.jsonl", [*self.lines(), *more])
         assert report_main([str(tmp_path / "x.jsonl"), "--out", str(tmp_path / "docs")]) == 0
