@@ -50,6 +50,20 @@ def test_every_small_shape(gemm: GemmKernel) -> None:
         assert np.array_equal(gemm(left, right), left @ right), (m, n, k)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSES)
+def test_small_shapes_of_every_layout(gemm: GemmKernel, transpose_a: bool, transpose_b: bool, packed: bool) -> None:
+    """A sample of the same shapes, whose rows lie 33 elements apart."""
+    rng, a, b = np.random.default_rng(33), stored(integers(33, 33), transpose_a), stored(integers(33, 33), transpose_b)
+    for m, n, k in rng.integers(1, 34, (1500, 3)):
+        left = a[:k, :m] if transpose_a else a[:m, :k]
+        right = b[:n, :k] if transpose_b else b[:k, :n]
+        flags = {"transpose_a": transpose_a} if packed else {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        given = gemm.pack(right, transpose=transpose_b) if packed else right
+        expected = (left.T if transpose_a else left) @ (right.T if transpose_b else right)
+        assert np.array_equal(gemm(left, given, **flags), expected), (m, n, k)
+
+
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSES)
 @pytest.mark.parametrize("seed", range(4))
 def test_transposes_and_primes(gemm: GemmKernel, transpose_a: bool, transpose_b: bool, seed: int) -> None:
@@ -108,16 +122,18 @@ def test_dot_products_along_any_short_side(gemm: GemmKernel, short: int) -> None
             assert np.array_equal(out, a @ b), (m, n, k, plan)
 
 
+@pytest.mark.parametrize("outside", ["l2_bytes", "outer_bytes"])
 @pytest.mark.parametrize("k", [17, 97, 300])
-def test_short_rows_from_outside_l2(gemm: GemmKernel, k: int) -> None:
-    """Tiles of fewer rows, of A or of a transposed B, and what is left of each task: elements are the same bits."""
-    long = 2 * round(gemm.manifest.rates.l2_bytes) // (4 * k) + 5
+def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> None:
+    """Short ones in tiles of fewer rows, those from memory asked for ahead, of A or of a transposed B, and what is left
+    of each task: elements are the same bits as of the few rows that are nearer."""
+    long = 2 * round(getattr(gemm.manifest.rates, outside)) // (4 * k) + 5
     for short, over_b, threads in itertools.product((1, 2, 5), (False, True), (1, 2)):
         m, n = (short, long) if over_b else (long, short)
-        a, b = reals(m, k), reals(k, n)
+        a, b = (np.resize(reals(997, k), (rows, k)) for rows in (m, n))
         out, few = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
         plan = next(p for p in gemm.plans(m, n, k, threads=threads, transpose_b=over_b) if p.strategy.stage.dot)
-        right = stored(b, over_b)
+        right = b if over_b else stored(b, True)
         gemm.run(plan, a, right, out, transpose_b=over_b)
         for part in np.array_split(np.arange(long), 8):
             cut = slice(part[0], part[-1] + 1)
