@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from priced import found
 
+from vortex.candidates import buffer_bytes
 from vortex.cost import NEVER, predict
 from vortex.errors import VortexError
+from vortex.explain import explain
+from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
+from vortex.operators import Gemm
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Shape, flat, grids, split_grids, ways
 from vortex.polymerize import polymerize, select
 from vortex.problem import Problem
@@ -25,6 +30,7 @@ from vortex.selector import (
     Selector,
     problem,
 )
+from vortex.specs import what_if
 
 SHAPES = 100_000
 
@@ -242,6 +248,28 @@ def test_explanation(gemm: GemmKernel) -> None:
     assert told & {name for name, seconds in explanation.terms.items() if seconds > 0}
     assert explanation.rivals
     assert all(rival.seconds >= explanation.plan.seconds for rival, _ in explanation.rivals)
+
+
+def test_explanations_tell_what_half_an_l2_leaves(gemm: GemmKernel) -> None:
+    """A user who halves L2 in a copy of the spec sees at which filter candidates fall away, and how many."""
+    spec = spec_from(gemm.manifest.hardware, "the library's")
+    halved = what_if(spec, {"l2.capacity_bytes": spec.memory("l2").capacity_bytes // 2})
+
+    def told(hardware: HardwareSpec) -> dict[str, int]:
+        manifest = replace(gemm.manifest, hardware=hardware.model_dump(), admitted=found(hardware).admitted)
+        shape, selector = Shape(105, 1024, 12544), manifest.selector()
+        text = str(explain(manifest, selector, shape, selector.select(shape, 2), 2))
+        counts = text.partition("candidates admitted\n")[2].splitlines()
+        return {name.strip(): int(count) for name, _, count in (line.rpartition(" ") for line in counts)}
+
+    whole, half = told(spec), told(halved)
+    counts = gemm.explain(105, 1024, 12544).sieve
+    assert whole == counts, "of the same spec the sieve admits what the library's manifest says"
+    assert {name for name in whole if half[name] < whole[name]} >= {"L1 FilterByCapacity", "L1 FilterByEffect"}
+    assert all(half[name] == whole[name] for name in whole if not name.startswith("L1")), "what stands in registers"
+    most = halved.level("L1").max_utilization * halved.memory("l2").capacity_bytes
+    gone = set(found(spec).strategies) - set(found(halved).strategies)
+    assert any(buffer_bytes(s.l1, s.stage, Gemm().item_bytes, s.l0.m) > most for s in gone)
 
 
 def test_the_dot_family_is_explained_as_one_term(gemm: GemmKernel) -> None:
