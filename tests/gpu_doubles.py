@@ -185,7 +185,7 @@ def make_library(
         operator="gemm",
         settings={"dtype": dtype},
         dtype=dtype,
-        hardware={"name": "stub-gpu"},
+        hardware={"name": "stub-gpu", "shared_per_block_bytes": 166912},
         arch=arch,
         ptx=ptx,
         basis="computed",

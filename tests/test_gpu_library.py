@@ -149,6 +149,25 @@ class TestMatching:
         with pytest.raises(LibraryError, match="do not match"):
             verify(replace(library, manifest=replace(library.manifest, **whole)), "x")
 
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"spills": 8}, "has 8 bytes of spills and 0 of stack"),
+            ({"stack": 16}, "has 0 bytes of spills and 16 of stack"),
+            ({"shared_bytes": 166913}, "takes 166913 bytes of shared memory, a block of stub-gpu has 166912"),
+        ],
+    )
+    def test_a_kernel_that_does_not_fit(self, library: GpuLibrary, change: dict, told: str):
+        *entries, last = library.manifest.entries
+        manifest = replace(library.manifest, entries=(*entries, replace(last, **change)))
+        with pytest.raises(LibraryError, match=f"x: reduce_float16 {told}"):
+            verify(replace(library, manifest=manifest), "x")
+
+    def test_as_much_shared_memory_as_a_block_has(self, library: GpuLibrary):
+        *entries, last = library.manifest.entries
+        manifest = replace(library.manifest, entries=(*entries, replace(last, shared_bytes=166912)))
+        verify(replace(library, manifest=manifest), "x")
+
     def test_no_machine_code(self):
         for image in (b"", b"\x7fELF" + bytes(100), gpu_doubles.cubin(["x"])[:-70]):
             with pytest.raises(LibraryError):

@@ -230,8 +230,8 @@ class GpuGemm(GpuPlanner):
     def __repr__(self) -> str:
         m, where = self.manifest, self.device or f"no device ({self._refused})"
         return (
-            f"<vortex {m.operator} {m.dtype} for {m.hardware['name']}: {len(m.kernels)} kernels, costs {m.basis}; "
-            f"on {where}, code {self.code}>"
+            f"<vortex {m.operator} {m.dtype} for {m.hardware['name']}: {len(m.kernels)} kernels, {m.spilled} left out "
+            f"for spills, costs {m.basis}; on {where}, code {self.code}>"
         )
 
     def _unusable(self) -> DeviceError:

@@ -25,6 +25,8 @@ from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 FORMAT = 2
 KIND = "gpu"
 MANIFEST, DOOR = "manifest.json", "door.so"
+LIBRARY, COMPILED, WITHOUT_SPILLS = "library", "Variants", "FilterBySpills"
+"""What `admitted` calls the last filter of all: kernels that were compiled, and those that ptxas held in registers."""
 ELF, CUDA_MACHINE = b"\x7fELF", 190
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, KeyError, ValueError, OSError, EOFError, RuntimeError)
 """All that a damaged archive makes zipfile raise; RuntimeError of flags that say encrypted or unknown compression."""
@@ -91,6 +93,12 @@ class GpuManifest:
     """Figures of the cost model, for the selector's mirror in Python."""
     versions: dict[str, str]
     offline_seconds: dict[str, float]
+
+    @property
+    def spilled(self) -> int:
+        """Variants that were compiled and left out, because ptxas could not hold them in registers."""
+        counts = {row.filter: row.count for row in self.admitted if row.level == LIBRARY}
+        return counts[COMPILED] - counts[WITHOUT_SPILLS] if counts else 0
 
     def to_json(self, hashes: Mapping[str, str]) -> str:
         return json.dumps({"format": FORMAT, "kind": KIND, "files": dict(hashes), **asdict(self)}, indent=1)
@@ -211,6 +219,7 @@ def verify(library: GpuLibrary, place: str) -> None:
             raise LibraryError(
                 f"{place}: the manifest names the kernel {entry.symbol}, {entry.file} has none; compile it again"
             )
+        _fitting(entry, manifest, place)
     used = [index for kernel in manifest.kernels for index in (kernel.direct, max(kernel.split, 0))]
     splits = any(kernel.split >= 0 for kernel in manifest.kernels)
     if (
@@ -219,6 +228,21 @@ def verify(library: GpuLibrary, place: str) -> None:
         or min(used, default=0) < 0
     ):
         raise LibraryError(f"{place}: kernels and entries of the manifest do not match; compile it again")
+
+
+def _fitting(entry: Entry, manifest: GpuManifest, place: str) -> None:
+    """Refuse a kernel that a library must not hold: spills and a stack are slow, and too much shared memory fails."""
+    if entry.spills or entry.stack:
+        raise LibraryError(
+            f"{place}: {entry.symbol} has {entry.spills} bytes of spills and {entry.stack} of stack, and kernels of a "
+            "library have none; compile it again"
+        )
+    most = manifest.hardware["shared_per_block_bytes"]
+    if entry.shared_bytes > most:
+        raise LibraryError(
+            f"{place}: {entry.symbol} takes {entry.shared_bytes} bytes of shared memory, a block of "
+            f"{manifest.hardware['name']} has {most}; compile it again"
+        )
 
 
 def cubin_symbols(image: bytes, place: str) -> frozenset[str]:
