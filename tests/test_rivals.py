@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is one of the evaluation's own requirements")
 
 from eval.operands import check, make_operands
+from eval.reproduce.run import spread
 from eval.rivals import ablation, dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals import searched as searching
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
@@ -325,6 +326,11 @@ class TestMikPoly:
 
 
 class TestHidet:
+    def test_the_prime_and_sizes_beside_it_are_measured_first(self) -> None:
+        first = [case.m for case in spread(hidet.cases())[:6] if case.suite == "consecutive"]
+        assert first[0] == hidet.PRIME and len(first) > 1
+        assert {case.m for case in hidet.cases() if case.suite == "consecutive"} == set(hidet.CONSECUTIVE)
+
     def test_the_space_is_small_and_inside(self, runner: Runner) -> None:
         space = space_of(runner.vortex, False)
         once, twice = (hidet.schedules(runner.vortex, space, tiles) for tiles in (hidet.TILES, 2 * hidet.TILES))

@@ -65,8 +65,12 @@ def schedules(gemm: Any, space: Space, tiles: int) -> list[MicroKernel]:
 
 
 def cases() -> list[Case]:
-    """Consecutive squares, and the products of transformers up to 2 GFLOP, B row-major."""
-    squares = [Case("consecutive", f"consecutive/{size}", size, size, size) for size in CONSECUTIVE]
+    """Consecutive squares, the prime first, and the products of transformers up to 2 GFLOP, B row-major.
+
+    What comes first is measured first: a run that was cut short has the size that others are compared with.
+    """
+    sizes = sorted(CONSECUTIVE, key=lambda size: size != PRIME)
+    squares = [Case("consecutive", f"consecutive/{size}", size, size, size) for size in sizes]
     transformer = [c for c in relayout(load_suite("vortex_transformer_gemm_192"), "nn") if c.flops <= MOST_FLOPS]
     step = -(-len(transformer) // MOST_CASES)
     return squares + transformer[::step]
