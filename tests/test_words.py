@@ -63,6 +63,14 @@ def compiled(dtype: str, out: str, chain: ops.Epilogue, spec: HardwareSpec) -> A
     return vortex.compile(ops.Gemm(dtype=dtype, out_dtype=out, epilogue=chain), spec)
 
 
+def without_dots_of_bfloat16() -> HardwareSpec:
+    """This machine as if nothing in it multiplied bfloat16: the elements are made float32 on their way in."""
+    spec = needs.few_register_tiles().without_tiles()
+    spec = spec.model_copy(update={"instructions": tuple(i for i in spec.instructions if i.dtype != "bfloat16")})
+    assert spec.words("bfloat16") is WORDS["bfloat16 widened"]
+    return spec
+
+
 def drawn(dtype: str, *shape: int) -> np.ndarray:
     """All of int8, or integers whose products and sums are exact in float32."""
     low, high = (-128, 128) if dtype == "int8" else (-8, 9)
@@ -82,9 +90,9 @@ def stored(matrix: np.ndarray, transposed: bool, gap: int) -> np.ndarray:
 
 
 @needs.a_compiler
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_residue_and_layout(dtype: str) -> None:
-    gemm = library(dtype)
+@pytest.mark.parametrize(("dtype", "widened"), [*((dtype, False) for dtype in DTYPES), ("bfloat16", True)])
+def test_every_residue_and_layout(dtype: str, widened: bool) -> None:
+    gemm = compiled(dtype, "float32", NOTHING, without_dots_of_bfloat16()) if widened else library(dtype)
     extents = [(m, n, k) for m in (1, 2, 7, 27) for n in (1, 16, 17, 50) for k in (1, 2, 3, 4, 5, 31, 66, 131)]
     for place, (m, n, k) in enumerate([*extents, (63, 200, 1025), (300, 33, 700), (5, 900, 2050), (3, 3, 0)]):
         a, b = drawn(dtype, m, k), drawn(dtype, k, n)
