@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import few_tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,6 +234,55 @@ class TestResults:
         for operand in (x, x.contiguous(memory_format=torch.channels_last)):
             y = conv_nchw(operand, w.contiguous(memory_format=torch.channels_last), stride=2, padding=1)
             torch.testing.assert_close(y, torch.nn.functional.conv2d(x, w, stride=2, padding=1), rtol=1e-4, atol=1e-4)
+
+
+WHERE: dict[str, Any] = {"stride": (2, 1), "padding": (0, 1, 2, 0), "dilation": (1, 2), "groups": 2}
+
+
+class TestFixedWindow:
+    def test_it_need_not_be_given(self, conv: ConvKernel, conv_library: Library, tmp_path: Path):
+        """The bits are those of the open library, of a saved one too, and the machine code is the same."""
+        variant(conv_library, accuracy="strict", **WHERE).save(tmp_path / "fixed.vortex")
+        fixed = vortex.load(tmp_path / "fixed.vortex")
+        generator = np.random.default_rng(3)
+        x, w = (
+            generator.standard_normal((2, 9, 11, 6), np.float32),
+            generator.standard_normal((14, 3, 3, 3), np.float32),
+        )
+        expected = conv(x, w, **WHERE)
+        packed = fixed.pack(w)
+        assert packed.groups == 2 and fixed.library.identity == conv.library.identity
+        for y in (fixed(x, w), fixed(x, packed), fixed(x, packed, stride=[2, 1], groups=2)):
+            assert np.array_equal(y, expected)
+        plan = fixed.plan(x.shape, w.shape)
+        assert plan == conv.plan(x.shape, w.shape, **WHERE)
+        assert np.array_equal(fixed.run(plan, x, w, np.empty_like(expected)), expected)
+        assert np.allclose(fixed.operator.reference(x, w), expected, atol=1e-4)
+        told = r"stride \(2, 1\), padding \(0, 1, 2, 0\), .*2 groups; fixed: stride, padding, dilation, groups"
+        assert re.search(told, str(fixed.explain(x.shape, w.shape)))
+        assert fixed.time_selection(x.shape, w.shape, 1) > 0 and fixed.plans(x.shape, w.shape)
+
+    def test_another_is_refused(self, conv_library: Library):
+        fixed = variant(conv_library, **WHERE)
+        x, w = floats(2, 9, 11, 6), floats(14, 3, 3, 3)
+        packed = fixed.pack(w)
+        asks = (
+            lambda: fixed(x, packed, stride=1),
+            lambda: fixed(x, w, stride=[1, 1]),
+            lambda: fixed.plan(x.shape, w.shape, stride=1),
+            lambda: fixed.explain(x.shape, w.shape, stride=1),
+        )
+        for ask in asks:
+            with pytest.raises(ShapeError, match=r"stride=.*1.*this library is for stride=\(2, 1\) alone; leave"):
+                ask()
+        for ask in (lambda: fixed.pack(w, groups=1), lambda: fixed(x, packed, groups=1)):
+            with pytest.raises(ShapeError, match=r"groups=1: this library is for groups=2 alone"):
+                ask()
+
+    def test_one_library_is_compiled_for_all(self, fused_conv_library: Library):
+        operator = replace(fused_operator(fused_conv_library), **WHERE)
+        fixed = few_tiles(operator)
+        assert fixed.operator == operator and fixed.library.identity == fused_conv_library.identity
 
 
 class TestEpilogue:

@@ -1,5 +1,7 @@
 """Convolution as an operator: extents, refusals, and the reference against PyTorch's definition."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -107,5 +109,38 @@ class TestRefusals:
             ops.Conv2d(accuracy="sloppy")
 
     def test_a_library_remembers_it(self):
-        operator = ops.Conv2d("nchw", accuracy="strict")
-        assert ops.rebuilt("conv2d", ops.settings(operator)) == operator
+        operator = ops.Conv2d("nchw", accuracy="strict", stride=2, padding=[0, 1, 2, 0])
+        assert ops.rebuilt("conv2d", json.loads(json.dumps(ops.settings(operator)))) == operator
+
+
+class TestFixed:
+    def test_equal_windows_are_equal_operators(self):
+        fixed = ops.Conv2d(stride=2, padding=(1, 3), groups=4)
+        assert fixed == ops.Conv2d(stride=[2, 2], padding=(1, 1, 3, 3), groups=4) != ops.Conv2d(stride=2)
+        assert fixed.fixed == {"stride": (2, 2), "padding": (1, 1, 3, 3), "groups": 4}
+        assert fixed.open == ops.Conv2d() and ops.Conv2d().fixed == {}
+
+    def test_what_a_call_leaves_out(self):
+        fixed = ops.Conv2d(stride=2, padding=(0, 1, 2, 0))
+        assert fixed.window() == window(2, (0, 1, 2, 0))
+        assert fixed.window(stride=(2, 2), dilation=3, groups=2) == window(2, (0, 1, 2, 0), 3, 2)
+        assert ops.Conv2d().window() == window()
+
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ({"stride": 1}, r"stride=1: this library is for stride=\(2, 2\) alone; leave stride out, or compile"),
+            ({"padding": 0}, r"padding=0: .*padding=\(1, 1, 1, 1\) alone"),
+            ({"dilation": (1, 2)}, r"dilation=\(1, 2\): .*dilation=\(1, 1\) alone"),
+            ({"groups": 1}, "groups=1: .*groups=4 alone"),
+            ({"stride": 0}, "at least 1"),
+        ],
+    )
+    def test_another_window_is_refused(self, given: dict, told: str):
+        with pytest.raises(ShapeError, match=told):
+            ops.Conv2d(stride=2, padding=1, dilation=1, groups=4).window(**given)
+
+    @pytest.mark.parametrize("given", [{"stride": 0}, {"padding": (1, 2, 3)}, {"dilation": "2"}, {"groups": 1.5}])
+    def test_what_no_window_is_cannot_be_fixed(self, given: dict):
+        with pytest.raises(ShapeError, match=f"{next(iter(given))}=.*expected"):
+            ops.Conv2d(**given)

@@ -19,7 +19,6 @@ from vortex import operators as ops
 from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_lower import KernelSource, alone
 from vortex.codegen.cuda_window import windowed
-from vortex.convolution import window
 from vortex.errors import CodegenError, DtypeError, OperandError, ShapeError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_conv import GpuConv
@@ -65,7 +64,7 @@ def filters(*shape: int) -> Any:
 
 def call(conv: GpuConv, x: Any, w: Any, plan: Any = None, **walk: Any) -> None:
     """One call, checked against the operator's reference; what lies between the output's pixels stays as it was."""
-    shape = conv.operator.shape(x.shape, w.shape, window(**walk))
+    shape = conv.operator.shape(x.shape, w.shape, conv.operator.window(**walk))
     extents = (shape.batch, shape.out_h, shape.out_w, shape.filters)
     given = {"bias": halves(shape.filters, seed=2).astype(np.float32), "residual": aligned(halves(*extents, seed=3))}
     room = aligned(np.full((*extents[:3], shape.filters + 8), 9, np.float16))
@@ -75,7 +74,7 @@ def call(conv: GpuConv, x: Any, w: Any, plan: Any = None, **walk: Any) -> None:
         conv(*operands, **walk, **held)
     else:
         conv.run_planned(plan, *operands, **walk, **held)
-    expected = OPERATOR.reference(x, w, **walk, **given)
+    expected = conv.operator.reference(x, w, **walk, **given)
     assert (out.array == expected.astype(np.float16)).all() and (room[..., shape.filters :] == 9).all()
 
 
@@ -109,6 +108,16 @@ class TestCalls:
             chunk=9 * 64 if splits == 1 else -(-9 * 32 // depth) * depth,
         )  # fmt: skip
         call(conv, x, w, plan, groups=2, padding=1, stride=2)
+
+    def test_a_fixed_window(self, conv: GpuConv):
+        """The door is told what the operator fixes; what contradicts it never gets there."""
+        operator = replace(OPERATOR, stride=2, padding=(0, 1, 2, 0))
+        fixed = GpuConv(replace(conv.library, manifest=replace(conv.manifest, settings=ops.settings(operator))), 0)
+        x, w, _ = CASES["stride, one side padded"]
+        call(fixed, aligned(halves(*x)), filters(*w))
+        assert fixed.predict(x, w) == conv.predict(x, w, stride=2, padding=(0, 1, 2, 0))
+        with pytest.raises(ShapeError, match=r"stride=1: this library is for stride=\(2, 2\) alone"):
+            fixed.plan(x, w, stride=1)
 
     def test_images_apart_in_memory(self, conv: GpuConv):
         whole = aligned(halves(2, 10, 12, 40))

@@ -10,11 +10,11 @@ import numpy as np
 
 from vortex.conv_cost import ConvCost
 from vortex.conv_selector import DIRECT, ConvPlan, ConvSelector, family_of
-from vortex.convolution import ConvShape
+from vortex.convolution import Conv2d, ConvShape
 from vortex.errors import ShapeError
 from vortex.explain import NEVER, Explanation, loses_in, term_lines, time_text
 from vortex.explain import explain as explain_product
-from vortex.operators import rebuilt, store_of
+from vortex.operators import rebuilt
 from vortex.plans import OperandB, Shape, grids
 from vortex.winograd_cost import BLOCKINGS, WinogradCost
 from vortex.winograd_selector import TILES, suits
@@ -68,6 +68,8 @@ class ConvExplanation:
     rivals: Sequence[tuple[ConvPlan, Mapping[str, float]]]
     basis: str
     hardware: str
+    fixed: tuple[str, ...] = ()
+    """What of the window every call of the library has."""
     store: str = ""
     """What the store stage does to each element, if anything."""
 
@@ -78,9 +80,10 @@ class ConvExplanation:
     def __str__(self) -> str:
         s, where = self.shape, self.shape.window
         groups = f", {where.groups} groups" if where.groups > 1 else ""
+        fixed = f"; fixed: {', '.join(self.fixed)}" if self.fixed else ""
         lines = [
             f"conv2d of {s.batch}x{s.height}x{s.width}x{s.channels}, {s.filters} filters of {s.kernel_h}x{s.kernel_w}",
-            f"stride {where.stride}, padding {where.padding}, dilation {where.dilation}{groups}",
+            f"stride {where.stride}, padding {where.padding}, dilation {where.dilation}{groups}{fixed}",
             f"on {self.hardware}, {self.threads} thread(s); L0 costs are {self.basis}",
             f"plan   {self.plan}",
             f"cost   {time_text(self.plan.seconds)}, {self.gflops:.1f} GFLOP/s of the definition predicted",
@@ -108,5 +111,7 @@ def explain(
     every = plans(selector, shape, threads, forms)
     plan, terms = next(each for each in every if replace(each[0], seconds=chosen.seconds) == chosen)
     rivals = tuple(each for each in every if each[0] is not plan)[:SHOWN]
-    store = str(store_of(rebuilt(manifest.operator, manifest.settings)))
-    return ConvExplanation(shape, threads, plan, terms, rivals, manifest.basis, manifest.hardware["name"], store)
+    operator = rebuilt(manifest.operator, manifest.settings)
+    assert isinstance(operator, Conv2d)
+    told = tuple(operator.fixed), str(operator.store)
+    return ConvExplanation(shape, threads, plan, terms, rivals, manifest.basis, manifest.hardware["name"], *told)

@@ -13,7 +13,7 @@ from vortex import operators
 from vortex.conv_explain import ConvExplanation, explain, plans
 from vortex.conv_operands import allocated, refusal
 from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, in_vectors, tallest
-from vortex.convolution import Conv2d, ConvShape, Window, window
+from vortex.convolution import Conv2d, ConvShape
 from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
 from vortex.library import Library, write
@@ -48,15 +48,6 @@ class PackedFilters:
         return f"PackedFilters(shape={self.shape}, groups={self.groups}, library={self.identity[:12]})"
 
 
-@lru_cache(maxsize=4096)
-def _window(stride: Any, padding: Any, dilation: Any, groups: Any) -> Window:
-    return window(stride, padding, dilation, groups)
-
-
-def _hashable(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list) else given
-
-
 def _numbers(shape: ConvShape) -> tuple[int, ...]:
     """What the door is told, in the order of runtime/conv_door.c."""
     where = shape.window
@@ -65,7 +56,7 @@ def _numbers(shape: ConvShape) -> tuple[int, ...]:
 
 
 def _described(operator: Conv2d, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
-    shape = operator.shape(tuple(x), w, _window(*map(_hashable, (stride, padding, dilation)), groups))
+    shape = operator.shape(tuple(x), w, operator.window(stride, padding, dilation, groups))
     return shape, _numbers(shape)
 
 
@@ -81,6 +72,7 @@ class ConvKernel:
         operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
         assert isinstance(operator, Conv2d)
         self.operator = operator
+        self._groups = operator.window().groups
         self._turned = int(operator.layout == "nchw")
         # By type as well: 1 is a stride, True is none.
         self._described = lru_cache(maxsize=4096, typed=True)(partial(_described, operator))
@@ -107,10 +99,10 @@ class ConvKernel:
         w: Any,
         out: Any = None,
         *,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: Any = 1,
+        stride: Any = None,
+        padding: Any = None,
+        dilation: Any = None,
+        groups: Any = None,
         **operands: Any,
     ) -> Any:
         """out = epilogue(convolution of x with w), float32.
@@ -118,9 +110,10 @@ class ConvKernel:
         `x` is [batch, height, width, channels], or [batch, channels, height, width] for layout "nchw"; channels or
         columns must be contiguous in memory, whatever the layout. `w` is [filters, channels / groups, height, width] or
         the result of `pack`. `stride`, `dilation`: a number or (height, width); `padding`: a number, (height, width) or
-        (top, bottom, left, right). `out` has the layout of x; without it one is allocated of the kind of x. `operands`
-        are the tensors that the epilogue names: [filters] per column, per element with the shape and the strides of
-        `out`. Errors are VortexError and the built-in kind: ShapeError, DtypeError, OperandError, ...
+        (top, bottom, left, right); without them what the operator fixes, else 1, no padding, 1 group. `out` has the
+        layout of x; without it one is allocated of the kind of x. `operands` are the tensors that the epilogue names:
+        [filters] per column, per element with the shape and the strides of `out`. Errors are VortexError and the
+        built-in kind: ShapeError, DtypeError, OperandError, ...
         """
         extras = self._in_order(operands) if operands or self._names else ()
         filters = w if isinstance(w, PackedFilters) else self._packed_for(x, w, stride, padding, dilation, groups)
@@ -131,8 +124,8 @@ class ConvKernel:
         return out
 
     def run(
-        self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-        groups: Any = 1, **operands: Any,
+        self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = None, padding: Any = None,
+        dilation: Any = None, groups: Any = None, **operands: Any,
     ) -> Any:  # fmt: skip
         """Run with the walk and the grid of a given plan instead of the selected ones; same operands as a call."""
         extras = self._in_order(operands)
@@ -143,7 +136,7 @@ class ConvKernel:
         self._run(self._planned, x, filters, out, w, (*numbers, *how), extras)
         return out
 
-    def pack(self, w: Any, *, groups: int = 1) -> PackedFilters:
+    def pack(self, w: Any, *, groups: int | None = None) -> PackedFilters:
         """Lay constant weights [filters, channels / groups, height, width] out for this library.
 
         Those of 3x3 filters are kept in every form that a call may choose, 61/9 of their size; 1 with "strict".
@@ -151,7 +144,7 @@ class ConvKernel:
         shape, count = self._weights(w, groups)
         return self._packed(w, shape, count, self.forms(shape, count))
 
-    def _weights(self, w: Any, groups: int) -> tuple[tuple[int, int, int, int], int]:
+    def _weights(self, w: Any, groups: int | None) -> tuple[tuple[int, int, int, int], int]:
         """Their shape, and the groups."""
         refuse_gradients(w, names=("w",))
         given = getattr(w, "shape", None)
@@ -160,7 +153,7 @@ class ConvKernel:
         if len(given) != 4:
             raise ShapeError(f"w has shape {tuple(given)}; expected [filters, channels, height, width]; reshape it")
         filters, depth, kernel_h, kernel_w = (int(extent) for extent in given)
-        count = _window(1, 0, 1, groups).groups
+        count = self.operator.window(groups=groups).groups
         if filters % count or not kernel_h or not kernel_w:
             raise ShapeError(
                 f"groups={count} does not divide w of shape {tuple(given)}, or it has no taps; check w and groups"
@@ -177,8 +170,7 @@ class ConvKernel:
         shape, count = self._weights(w, groups)
         forms, given = self.forms(shape, count), getattr(x, "shape", ())
         if forms != DIRECT and len(given) == 4:
-            where = _window(_hashable(stride), _hashable(padding), _hashable(dilation), count)
-            call = self.operator.shape(tuple(given), shape, where)
+            call = self.operator.shape(tuple(given), shape, self.operator.window(stride, padding, dilation, count))
             blocking = self.native_choice(call, get_num_threads(), forms, packed=False)[3]
             forms = 2 * DIRECT << TILES.index(blocking.tile) if blocking else DIRECT
         return self._packed(w, shape, count, forms)
@@ -210,31 +202,31 @@ class ConvKernel:
         return PackedFilters(data, shape, groups, self._identity, forms)
 
     def plan(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-        groups: Any = 1, threads: int | None = None,
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
+        dilation: Any = None, groups: Any = None, threads: int | None = None,
     ) -> ConvPlan:  # fmt: skip
         """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
-        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
+        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
         return self.selected(shape, thread_count(threads))
 
     def plans(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-        groups: Any = 1, threads: int | None = None,
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
+        dilation: Any = None, groups: Any = None, threads: int | None = None,
     ) -> list[ConvPlan]:  # fmt: skip
         """Every plan that such a call with packed weights may run by, cheapest first; those of a product it has not."""
-        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
+        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
         if family_of(shape) == "gemm":
             return [self.selected(shape, thread_count(threads))]
         forms = self.forms(shape.weights, shape.window.groups)
         return [plan for plan, _ in plans(self.selector, shape, thread_count(threads), forms)]
 
     def explain(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-        groups: Any = 1, threads: int | None = None,
+        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
+        dilation: Any = None, groups: Any = None, threads: int | None = None,
     ) -> ConvExplanation | Explanation:  # fmt: skip
         """Why such a call runs as it does: each cost term and the runners-up; that of a product where it is one."""
-        shape, count = self.operator.shape(x, w, window(stride, padding, dilation, groups)), thread_count(threads)
-        forms = self.forms(shape.weights, shape.window.groups)
+        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
+        forms, count = self.forms(shape.weights, shape.window.groups), thread_count(threads)
         return explain(self.manifest, self.selector, shape, self.selected(shape, count), count, forms)
 
     def selected(self, shape: ConvShape, threads: int) -> ConvPlan:
@@ -262,11 +254,11 @@ class ConvKernel:
         return family, bool(choice >> 4 & 1), grid, BLOCKINGS[choice >> 5 & 0xF] if family == "winograd" else None
 
     def time_selection(
-        self, x: tuple[int, ...], w: tuple[int, ...], repeats: int, *, stride: Any = 1, padding: Any = 0,
-        dilation: Any = 1, groups: Any = 1,
+        self, x: tuple[int, ...], w: tuple[int, ...], repeats: int, *, stride: Any = None, padding: Any = None,
+        dilation: Any = None, groups: Any = None,
     ) -> float:  # fmt: skip
         """Seconds per selection in native code, the mean of `repeats`."""
-        shape = self.operator.shape(x, w, window(stride, padding, dilation, groups))
+        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
         forms = self.forms(shape.weights, shape.window.groups)
         extents = shape.batch, shape.height, shape.width, shape.channels
         taken = self._time(*extents, *_numbers(shape), forms, 0, get_num_threads(), repeats)
@@ -291,8 +283,9 @@ class ConvKernel:
         given = getattr(x, "shape", None)
         if given is None:
             raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
-        if groups != w.groups:
-            raise ShapeError(f"groups={groups}, but w was packed for groups={w.groups}; pack it again or pass those")
+        if (self._groups if groups is None else groups) != w.groups:
+            told = self.operator.window(groups=groups).groups
+            raise ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
         try:
             return self._described(given, w.shape, stride, padding, dilation, groups)
         except TypeError:  # of a list, which is no key

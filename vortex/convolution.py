@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal
 
@@ -57,6 +57,10 @@ def window(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
     down, along = several("stride", stride, (2,), 1)
     tall, wide = several("dilation", dilation, (2,), 1)
     return Window((down, along), (pads[0], pads[1], pads[2], pads[3]), (tall, wide), whole("groups", groups, 1))
+
+
+WINDOW = ("stride", "padding", "dilation", "groups")
+"""What an operator may fix of a window."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,9 @@ class Conv2d(OverAxes):
     """y[pixel, filter] = sum over taps and channels of x[pixel + tap, channel] w[filter, channel, tap].
 
     Activations are `layout`; weights are OIHW, or packed once by the library. Every extent is dynamic; stride, padding,
-    dilation and groups are given at the call. With `accuracy="strict"` every product of the definition is formed;
-    `"fast"` also admits algorithms with fewer multiplications and a documented error bound.
+    dilation and groups are given at the call, or fixed here in the same forms: a call need not repeat what is fixed,
+    and one that says otherwise is refused. With `accuracy="strict"` every product of the definition is formed; `"fast"`
+    also admits algorithms with fewer multiplications and a documented error bound.
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
@@ -149,8 +154,17 @@ class Conv2d(OverAxes):
     epilogue: Epilogue = NOTHING
     """What is done to every output before it is stored: its tensors are [filters] per column, per element like y."""
     accuracy: Literal["fast", "strict"] = "fast"
+    stride: int | Sequence[int] | None = None
+    """Of every call, as `window` takes it; None: given at the call, 1 unless it says otherwise."""
+    padding: int | Sequence[int] | None = None
+    """The same; 0 unless the call says otherwise."""
+    dilation: int | Sequence[int] | None = None
+    groups: int | None = None
 
     def __post_init__(self) -> None:
+        given = window(**self.fixed)
+        for name in self.fixed:  # one form of each: equal windows are equal operators
+            object.__setattr__(self, name, getattr(given, name))
         check_epilogue("Conv2d", self.epilogue, None)
         if self.dtype not in DTYPES:
             raise DtypeError(f"Conv2d(dtype={self.dtype!r}): expected one of {sorted(DTYPES)}; cast the operands")
@@ -188,6 +202,31 @@ class Conv2d(OverAxes):
     def store(self) -> Store:
         return Store(self.epilogue, "float32", self.storage)
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What every call has of stride, padding, dilation and groups."""
+        return {name: value for name in WINDOW if (value := getattr(self, name)) is not None}
+
+    @property
+    def open(self) -> Conv2d:
+        """The same with nothing fixed: its machine code serves every window."""
+        return replace(self, stride=None, padding=None, dilation=None, groups=None)
+
+    def window(self, stride: Any = None, padding: Any = None, dilation: Any = None, groups: Any = None) -> Window:
+        """The window of a call: what it gives, else what is fixed, else that of the function `window`. Raises
+        ShapeError where it contradicts what is fixed."""
+        named = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        given = {name: value for name, value in named.items() if value is not None}
+        fixed = self.fixed
+        where = window(**{**fixed, **given})
+        for name, value in given.items():
+            if name in fixed and getattr(where, name) != fixed[name]:
+                raise ShapeError(
+                    f"{name}={value!r}: this library is for {name}={fixed[name]} alone; "
+                    f"leave {name} out, or compile the operator without it"
+                )
+        return where
+
     def shape(self, x: Sequence[int], w: Sequence[int], where: Window) -> ConvShape:
         """The extents of a call from the shapes of x (in `layout`) and w (OIHW). Raises ShapeError."""
         for name, given in (("x", x), ("w", w)):
@@ -207,17 +246,17 @@ class Conv2d(OverAxes):
         x: Any,
         w: Any,
         *,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: Any = 1,
+        stride: Any = None,
+        padding: Any = None,
+        dilation: Any = None,
+        groups: Any = None,
         **operands: Any,
     ) -> Any:
         """The operator in NumPy, in float64; same arguments as a call, `operands` those of the epilogue."""
         import numpy as np
 
         x, w = np.asarray(x, np.float64), np.asarray(w, np.float64)
-        where = window(stride, padding, dilation, groups)
+        where = self.window(stride, padding, dilation, groups)
         shape = self.shape(x.shape, w.shape, where)
         top, bottom, left, right = where.padding
         places = LAYOUTS[self.layout]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from vortex.conv_operands import NAMES, WORDS
-from vortex.convolution import LAYOUTS, Conv2d, ConvShape, window
+from vortex.convolution import LAYOUTS, WINDOW, Conv2d, ConvShape
 from vortex.errors import OperandError
 from vortex.gpu_door import ITEM_BYTES, Filter, Shape, alignment
 from vortex.gpu_explain import GpuExplanation
@@ -44,10 +44,10 @@ class GpuConv(FusedGpuGemm):
         w: Any,
         out: Any = None,
         *,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: Any = 1,
+        stride: Any = None,
+        padding: Any = None,
+        dilation: Any = None,
+        groups: Any = None,
         stream: Any = None,
         workspace: Any = None,
         **operands: Any,
@@ -57,18 +57,16 @@ class GpuConv(FusedGpuGemm):
         `x` is [batch, height, width, channels], or [batch, channels, height, width] for layout "nchw"; its channels
         must be contiguous in memory whatever the layout (torch: `memory_format=torch.channels_last`), as those of `w`
         [filters, channels / groups, height, width] and of `out`, whose pixels are evenly apart. `stride`, `dilation`:
-        a number or (height, width); `padding`: a number, (height, width) or (top, bottom, left, right). `operands` are
-        the tensors that the epilogue names: [filters] per column, per element of the shape of `out`. Everything else
-        as for a plain product.
+        a number or (height, width); `padding`: a number, (height, width) or (top, bottom, left, right); without them
+        what the operator fixes, else 1, no padding, 1 group. `operands` are the tensors that the epilogue names:
+        [filters] per column, per element of the shape of `out`. Everything else as for a plain product.
         """
         given: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return self._run(x, w, out, given, operands, stream, workspace, None)
 
     def run_planned(self, plan: GpuPlan, x: Any, w: Any, out: Any = None, **given: Any) -> Any:  # type: ignore[override]
         """Run a given plan instead of the selected one; same operands as a call."""
-        walk: dict[str, Any] = {
-            name: given.pop(name) for name in ("stride", "padding", "dilation", "groups") if name in given
-        }
+        walk: dict[str, Any] = {name: given.pop(name) for name in WINDOW if name in given}
         return self._run(x, w, out, walk, given, given.pop("stream", None), given.pop("workspace", None), plan)
 
     def _run(
@@ -87,7 +85,7 @@ class GpuConv(FusedGpuGemm):
         for name, operand in (("x", x), ("w", w)):
             if not hasattr(operand, "shape"):
                 raise OperandError(f"{name} is a {type(operand).__name__}; {REASONS[0][2]}")
-        extras, where = self._in_order(operands), window(**given)
+        extras, where = self._in_order(operands), self.operator.window(**given)
         shape = self.operator.shape(tuple(x.shape), tuple(w.shape), where)
         if out is None:
             out = self._made(x, shape)
@@ -133,7 +131,7 @@ class GpuConv(FusedGpuGemm):
 
     def _shape_of(self, x: tuple[int, ...], w: tuple[int, ...], given: dict[str, Any]) -> Shape:
         """The implicit product as the native selector sees it."""
-        shape = self.operator.shape(x, w, window(**given))
+        shape = self.operator.shape(x, w, self.operator.window(**given))
         gemm, groups = shape.gemm, shape.window.groups
         depth, item = shape.channels // groups, ITEM_BYTES[self.manifest.dtype]
         out = ITEM_BYTES[self.store.out]

@@ -266,7 +266,10 @@ def prologue_of(operator: Operator) -> Epilogue:
 
 
 def compiled_as(operator: Operator) -> Operator:
-    """The operator whose library serves this one: batched and grouped products run on that of single ones."""
+    """The operator whose library serves this one: batched and grouped products run on that of single ones, a
+    convolution with a window of its own on that of any."""
+    if isinstance(operator, Conv2d):
+        return operator.open
     if not isinstance(operator, BatchGemm | GroupedGemm):
         return operator
     return Gemm(operator.dtype, operator.epilogue, out_dtype=operator.out_dtype)
