@@ -13,7 +13,7 @@ from typing import Any
 import gpu_doubles
 import pytest
 
-from eval.gpu import ingest
+from eval.gpu import asked, ingest
 from eval.gpu.budget import Budget, Journal, median, read_journal
 from eval.suites import Case
 from vortex.gpu_candidates import Backend
@@ -273,6 +273,49 @@ class TestIngest:
         assert "| 1 | 0.900 | 0.900 | 2.00 |" in text and "CPU library on a CPU" in text
         ingest.ingest(path, tmp_path)
         assert len(recording(SimpleNamespace(name="stub-gpu"), measurement.parent).kernels) == len(replay.kernels)  # type: ignore[arg-type]  # a name
+
+    def test_what_is_asked_stands_beside_what_was_found(self, gemm: HostGemm, tmp_path: Path):
+        path = measured_results(gemm, tmp_path)
+        results = json.loads(path.read_text())
+        timed = {"library": "lib", "part": "suites", "n": 4096, "k": 4096, "dtype": "float16", "cold_s": 1.0}
+        timed |= {"flops": 1.0, "warm_spread": 0.0, "predicted_s": 1.0}
+        kept = [row for row in results["rows"] if row["kind"] not in ("suite", "overhead", "selection")]
+        for m, suite, ours, theirs in ((1, "s", 1.0, 1.5), (129, "s", 2.0, 2.0), (4096, "squares", 1.0, 0.5)):
+            row = {"kind": "suite", **timed, "id": f"{suite}/{m}", "suite": suite, "m": m}
+            kept += [row | {"system": "vortex", "warm_s": ours}, row | {"system": "cublas", "warm_s": theirs}]
+            kept.append(row | {"system": "vortex", "warm_s": 99.0, "part": "triton"})
+        for what, seconds in (("vortex", 7e-6), ("torch.mm", 4e-6), ("vortex(out=)", 9e-6), ("torch.mm(out=)", 3e-6)):
+            kept.append({"kind": "overhead", "library": "lib", "what": what, "seconds": seconds})
+        kept += [{"kind": "selection", "library": "lib", "seconds": seconds} for seconds in (1e-6, 1.5e-6)]
+        results["rows"] = kept
+        found = {row.what: row for row in asked.demands(results, "lib", "float16")}
+        told = {what: (row.found, row.met) for what, row in found.items()}
+        assert told["suites over cuBLAS"] == (pytest.approx(1.5**0.5), "yes")
+        assert told["suites, M <= 128"] == (pytest.approx(1.5), "yes")
+        assert told["4096^3 over cuBLAS"] == (pytest.approx(0.5), "NO")
+        assert told["8192^3 over cuBLAS"] == (None, "not measured")
+        assert told["a call beyond torch.mm's, us of the host"] == (pytest.approx(6), "NO")
+        assert told["the slowest selection, us"] == (pytest.approx(1.5), "yes")
+        assert told["adaptive choice, of the better core type, the worst case"] == (pytest.approx(0.9), "NO")
+        assert told["adaptive choice, over the worse core type"] == (pytest.approx(2), "yes")
+        assert "suites over cuBLAS" not in {row.what for row in asked.demands(results, "lib", "int8")}
+        text = ingest.page(results, "stub-gpu")
+        assert "| 4096^3 over cuBLAS | at least 0.85 | 0.50 | NO |" in text
+        assert "| the slowest selection, us | at most 2 | 1.50 | yes |" in text
+
+    @pytest.mark.parametrize("how", ["out of time", "ended early", "some kernels"])
+    def test_an_unfinished_verification_is_in_the_headline(self, gemm: HostGemm, tmp_path: Path, how: str):
+        results = json.loads(measured_results(gemm, tmp_path).read_text())
+        assert "did not finish" not in ingest.page(results, "stub-gpu")
+        done = next(row for row in results["rows"] if row["kind"] == "verify_done")
+        if how == "out of time":
+            done["finished"] = False
+        elif how == "ended early":
+            results["rows"].remove(done)
+        else:
+            results["rows"] = [row for row in results["rows"] if row.get("kernel") != gemm.kernels[0].variant.name]
+        title, _, headline = ingest.page(results, "stub-gpu").splitlines()[:3]
+        assert title == "# stub-gpu" and headline.startswith("**Verification did not finish: lib: ")
 
     def test_wrong_kernels_are_no_measurement(self, gemm: HostGemm, tmp_path: Path, capsys: pytest.CaptureFixture):
         path = measured_results(gemm, tmp_path)

@@ -62,6 +62,13 @@ def read_journal(path: Path) -> list[Row]:
     return rows
 
 
+def rows_of(results: Row, kind: str, **wanted: Any) -> list[Row]:
+    """Rows of one kind whose fields are as wanted, of a run's file."""
+    return [
+        row for row in results["rows"] if row["kind"] == kind and all(row.get(name) == v for name, v in wanted.items())
+    ]
+
+
 def write_json(path: Path, data: Any) -> None:
     """In one step: a reader finds the old file or the new one."""
     made = path.with_name(f".{path.name}.{os.getpid()}")

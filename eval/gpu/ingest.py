@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.commands import command
-from eval.gpu.budget import Row, median
+from eval.gpu.asked import demands, ratios, unverified
+from eval.gpu.budget import Row, median, rows_of
 from eval.stats import geometric_mean
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
 
@@ -24,12 +25,6 @@ MOST_SPREAD = 0.25
 
 class IngestError(ValueError):
     """A result file that cannot become a measurement."""
-
-
-def rows_of(results: Row, kind: str, **wanted: Any) -> list[Row]:
-    return [
-        row for row in results["rows"] if row["kind"] == kind and all(row.get(name) == v for name, v in wanted.items())
-    ]
 
 
 def load(path: Path) -> Row:
@@ -87,12 +82,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def speedups(results: Row, library: str, system: str, mode: str) -> dict[str, list[tuple[str, float]]]:
     """(case, their seconds / ours) by suite."""
-    ours = {row["id"]: row for row in rows_of(results, "suite", library=library, system="vortex")}
     found: dict[str, list[tuple[str, float]]] = {}
-    for row in rows_of(results, "suite", library=library, system=system):
-        if row["id"] in ours:
-            ratio = row[f"{mode}_s"] / ours[row["id"]][f"{mode}_s"]
-            found.setdefault(row["suite"], []).append((f"{row['m']}x{row['n']}x{row['k']}", ratio))
+    for row, ratio in ratios(results, library, system, mode):
+        found.setdefault(row["suite"], []).append((f"{row['m']}x{row['n']}x{row['k']}", ratio))
     return found
 
 
@@ -155,6 +147,13 @@ def checks(results: Row, library: str) -> list[str]:
     ]
 
 
+def asked_table(results: Row, library: str) -> list[str]:
+    dtype = next((row["dtype"] for row in rows_of(results, "suite", library=library)), "")
+    return table(
+        ("asked of the library", "", "found", "met"), (row.cells() for row in demands(results, library, dtype))
+    )
+
+
 def host_table(results: Row) -> list[str]:
     rows = rows_of(results, "cpu")
     if not rows:
@@ -172,8 +171,10 @@ def page(results: Row, spec: str) -> str:
     lines = [f"# {spec}", "", f"Measured {results['date']} on {device['device']} ({device.get('smi', '')})."]
     lines += [f"torch {device.get('torch')}, CUDA {device.get('cuda')}. Times are medians of CUDA events.", ""]
     libraries = [name for name, built_for in results["bundle"]["specs"].items() if built_for == spec]
+    if open_checks := unverified(results, libraries):
+        lines[2:2] = [f"**Verification did not finish: {'; '.join(open_checks)}.**", ""]
     for library in libraries:
-        lines += [f"## {library}", "", *checks(results, library)]
+        lines += [f"## {library}", "", *checks(results, library), *asked_table(results, library)]
         lines += [*suite_tables(results, library), *choice_tables(results, library)]
         errors = [
             abs(row["predicted_s"] / row["warm_s"] - 1)
