@@ -82,6 +82,12 @@ class TestAlgebra:
         assert ops.Gemm(out_dtype="bfloat16").store.apart
         assert str(ops.Gemm(epilogue=ops.relu(), out_dtype="int8").store) == "relu >> as int8"
 
+    def test_bytes_of_bytes_have_a_scale(self):
+        for chain in (ops.scale(), ops.scale(0.5), ops.bias() >> ops.scale(per="row") >> ops.relu()):
+            assert ops.Gemm("int8", chain, out_dtype="int8").store.out == "int8"
+        for out in (None, "int32", "float32", "bfloat16"):
+            assert ops.Gemm("int8", out_dtype=out).store.sums == "int32"
+
 
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
@@ -101,6 +107,14 @@ class TestAlgebra:
         (lambda: ops.Gemm(epilogue="relu"), UnknownNameError, "chain"),  # type: ignore[arg-type]
         (lambda: ops.Gemm(out_dtype="float80"), DtypeError, "out_dtype"),
         (lambda: ops.Gemm(out_dtype="int8", epilogue=ops.cast("uint8")), DtypeError, "drop one"),
+        (lambda: ops.Gemm("int8", out_dtype="int8"), DtypeError, r"no scale: .*out_dtype='int32', or scale\(\)"),
+        (
+            lambda: ops.Gemm("int8", ops.bias() >> ops.clamp(0, 9) >> ops.cast("uint8")),
+            DtypeError,
+            "uint8 and no scale",
+        ),
+        (lambda: ops.BatchGemm("int8", epilogue=ops.cast("int8")), DtypeError, "BatchGemm.*int8 and no scale"),
+        (lambda: ops.GroupedGemm("int8", out_dtype="uint8"), DtypeError, "GroupedGemm.*uint8 and no scale"),
         (lambda: ops.Gemm(prologue=ops.bias()), OperandError, "no tensors"),
         (lambda: ops.Gemm(prologue="relu"), UnknownNameError, "chain"),  # type: ignore[arg-type]
     ],

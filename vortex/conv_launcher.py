@@ -153,7 +153,7 @@ class ConvKernel:
         if len(given) != 4:
             raise ShapeError(f"w has shape {tuple(given)}; expected [filters, channels, height, width]; reshape it")
         filters, depth, kernel_h, kernel_w = (int(extent) for extent in given)
-        count = self.operator.window(groups=groups).groups
+        count = self._groups if groups is None else self.operator.window(groups=groups).groups
         if filters % count or not kernel_h or not kernel_w:
             raise ShapeError(
                 f"groups={count} does not divide w of shape {tuple(given)}, or it has no taps; check w and groups"

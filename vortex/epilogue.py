@@ -79,6 +79,11 @@ class Epilogue:
         return last.dtype if isinstance(last, Cast) else None
 
     @property
+    def scales(self) -> bool:
+        """Whether a step multiplies by a scale."""
+        return any(isinstance(step, Scale | Multiply) for step in self.steps)
+
+    @property
     def turned(self) -> Epilogue:
         """The same for a transposed output: what was per row is per column."""
         other: dict[Per, Per] = {"row": "column", "column": "row", "element": "element"}

@@ -56,6 +56,13 @@ class Summed(OverAxes):
             raise DtypeError(
                 f"{operator}(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands"
             )
+        store = self.store
+        if store.sums == "int32" and store.out in ("int8", "uint8") and not store.chain.scales:
+            raise DtypeError(
+                f"{operator}(dtype={self.dtype!r}) with an output of {store.out} and no scale: sums of products of "
+                f"bytes do not fit into one; expected out_dtype='int32', or scale() in the epilogue (scale(1.0) where "
+                f"they shall saturate)"
+            )
 
 
 @dataclass(frozen=True)
