@@ -1,7 +1,9 @@
 """Properties of the sieve, for every shipped spec and for specs near them."""
 
+import re
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, reject, settings
@@ -79,6 +81,20 @@ class TestShipped:
     def test_every_way_to_load_is_there(self, name):
         packed = {(s.stage.pack_a, s.stage.pack_b) for s in found(load_spec(name)).strategies}
         assert packed == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_the_manual_counts_as_the_sieve_does():
+    """Of the paper's CPU, beside the paper's count."""
+    page = (Path(__file__).parent.parent / "docs" / "design.md").read_text()
+    result = found(load_spec("xeon-8255c"))
+    tiled = [strategy for strategy in result.strategies if strategy.stage.tiled]
+    sentence = r"17,731.*?ours hands ([\d,]+) to the analyzer: ([\d,]+) on (\d+) register tiles.*?more ways, ([\d,]+)\."
+    told = re.search(sentence, page, re.DOTALL)
+    assert told is not None
+    counts = [int(count.replace(",", "")) for count in told.groups()]
+    zen4, zen5 = (len(found(load_spec(name)).strategies) for name in ("epyc-zen4", "epyc-zen5"))
+    assert counts == [len(result.strategies), len(tiled), len({strategy.l0 for strategy in tiled}), zen5]
+    assert zen4 == len(result.strategies)
 
 
 def test_it_is_deterministic():
