@@ -17,6 +17,7 @@ from eval.operands import check, make_operands
 from eval.reproduce.run import spread
 from eval.rivals import ablation, dense, hidet, mikpoly_study, ranges, table6
 from eval.rivals import searched as searching
+from eval.rivals.budget import MOST_DOUBLINGS, MOST_SECONDS, Doubled, gain, until_enough, verdict
 from eval.rivals.dietcode import Search, fitted_slope, program_of, valid
 from eval.rivals.dispatch import compiled as compiled_tree
 from eval.rivals.dispatch import train
@@ -36,7 +37,7 @@ from eval.rivals.mikpoly import (
     task_of,
     tune,
 )
-from eval.rivals.setting import Bench, Setting, gain, verdict
+from eval.rivals.setting import Bench, Setting
 from eval.rivals.space import MicroKernel, Program, Space, chains_of, features, read_kernel, space_of, written
 from eval.suites import Case
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
@@ -178,7 +179,7 @@ class TestTable6:
 
     def test_the_table_says_what_was_measured(self) -> None:
         tuning = {"samples": 2, "space": 9, "trials": 7, "seconds": 1.0, "kernels": 1, "occupancy_slope": 1.0}
-        tuning["vortex_offline_seconds"] = 20.0
+        tuning |= {"vortex_offline_seconds": 20.0, "bounded": True}
         base = {"useful": 0.5, "valid": True, "spread": 0.01, "tuning": tuning, "vortex": 1.0, "partitioned": 1.5}
         base |= {"best_plan": 0.95, "best_grid": 0.8}
         rows = [
@@ -188,11 +189,42 @@ class TestTable6:
         assert table6.over([{"vortex": 1.0}], "best_plan") == "-"
         table, _, budget = table6.tables(rows)
         assert "| [0, 128) | 1 | 2.00x | 2.00x | 2.00x | 2.8x | 1.50x | 0.95 | 0.80 | 50% | 1 of 1 |" in table
-        assert "+10.00%: **the budget was too small**" in budget
+        assert "+10.00% (within 1.0%): **the budget was too small**; the bound on doubling was reached" in budget
 
     def test_budgets(self) -> None:
         assert gain([2.0, 2.0], [1.0, 1.0]) == pytest.approx(1.0)
-        assert verdict(0.005).endswith("enough")
+
+    @pytest.mark.parametrize(
+        ("once", "twice", "spread", "told"),
+        [
+            ([1.0, 1.0], [1.0, 1.0], 0.2, "+0.00%: enough"),
+            ([1.0] * 100, [*[1.0] * 99, 0.9], 0.05, "+0.11% (within 0.1%): enough"),
+            ([1.1], [1.0], 0.02, "+10.00% (within 2.0%): **the budget was too small**"),
+            ([1.1], [1.0], 0.2, "+10.00% (within 20.0%): **undecided**"),
+            ([1.005], [1.0], 0.18, "+0.50% (within 18.0%): **undecided**"),
+            ([0.8, 0.8], [1.0, 1.0], 0.18, "-20.00% (within 12.7%): **undecided**"),
+        ],
+    )
+    def test_a_verdict_says_no_more_than_the_spread_lets_it(
+        self, once: list[float], twice: list[float], spread: float, told: str
+    ) -> None:
+        assert verdict(once, twice, spread) == f"twice the budget gains {told}"
+
+    @pytest.mark.parametrize(
+        ("gains", "seconds", "trials", "bounded"),
+        [
+            ([0.009], 1.0, 10, False),
+            ([0.5, 0.01, -0.2], 1.0, 40, False),
+            ([0.5] * MOST_DOUBLINGS, 1.0, 10 << MOST_DOUBLINGS, True),
+            ([0.5], MOST_SECONDS / 30, 20, True),
+        ],
+    )
+    def test_a_budget_is_doubled_until_it_is_enough_or_at_its_bound(
+        self, gains: list[float], seconds: float, trials: int, bounded: bool
+    ) -> None:
+        left = list(gains)
+        found = until_enough(float, lambda once, twice: left.pop(0), lambda budget: budget * seconds, 10)
+        assert found == Doubled(trials, 2 * trials, trials, bounded) and not left
 
 
 class TestDense:
@@ -255,7 +287,7 @@ class FakeBench(Bench):
 
 
 class TestSearched:
-    @pytest.mark.parametrize(("gains", "trials"), [([0.0], 64), ([0.5, 0.0], 128), ([0.5, 0.5, 0.5], 256)])
+    @pytest.mark.parametrize(("gains", "trials"), [([0.0], 64), ([0.5, 0.0], 128)])
     def test_the_budget_is_doubled_while_that_gains(
         self, gains: list[float], trials: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:

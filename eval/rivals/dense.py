@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eval.compare import markdown
+from eval.rivals.budget import verdict
 from eval.rivals.dietcode import program_of
 from eval.rivals.dispatch import Tree
 from eval.rivals.meter import Call
 from eval.rivals.searched import Searched, searched
-from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
+from eval.rivals.setting import Bench, Row, median_spread
 from eval.rivals.space import Program
 from eval.stats import geometric_mean
 from eval.suites import Case
@@ -93,6 +94,7 @@ class Experiment:
         seconds["vortex"] += runner.selection(case)
         about = {"id": case.id, "m": case.m, "n": case.n, "k": case.k, "sampled": sampled(case), "seconds": seconds}
         used = {name: [str(one.shapes), one.trials, one.seconds] for name, one in found.items()}
+        about["bounded"] = [name for name, one in found.items() if one.bounded]
         kernels = {name: str(program.kernel) for name, program in once.items()}
         return [about | {"used": used, "kernels": kernels, "spread": max(one.spread for one in raced.values())}]
 
@@ -129,5 +131,7 @@ def budget(name: str, rows: Sequence[Row]) -> str:
     found = {row["used"][name][0]: row["used"][name][1:] for row in rows}
     trials, seconds = (sum(column) for column in zip(*found.values(), strict=True))
     once = [row["seconds"][name] for row in rows]
-    share = gain(once, [row["seconds"].get(f"{name}_twice", row["seconds"][name]) for row in rows])
-    return f"{name}: {len(found)} search(es), {trials:,} trials, {seconds:.0f} s; {verdict(share)}"
+    twice = [row["seconds"].get(f"{name}_twice", row["seconds"][name]) for row in rows]
+    bounded = any(name in row.get("bounded", ()) for row in rows)
+    told = verdict(once, twice, median_spread(rows), bounded)
+    return f"{name}: {len(found)} search(es), {trials:,} trials, {seconds:.0f} s; {told}"

@@ -13,7 +13,8 @@ from itertools import product
 from typing import Any
 
 from eval.compare import markdown
-from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
+from eval.rivals.budget import verdict
+from eval.rivals.setting import Bench, Row, median_spread
 from eval.rivals.space import MicroKernel, Program, Space
 from eval.stats import geometric_mean
 from eval.suites import Case, load_suite, relayout
@@ -124,10 +125,11 @@ def tables(rows: Sequence[Row]) -> list[str]:
     ]
     if squares := sorted(groups.get("consecutive", []), key=lambda row: row["m"]):
         parts.append(markdown(("size", "Hidet GFLOP/s", "Vortex GFLOP/s"), [sized(row) for row in squares]))
-    share = gain(*([row["seconds"][name] for row in rows] for name in ("hidet", "twice")))
-    space = max(row["space"] for row in rows)
-    told = f"Hidet: {space} micro-kernels, all run for every shape; of twice the space, {verdict(share)}. "
-    return [*parts, told + f"Spread of a timing over its rounds: median {median_spread(rows):.1%}."]
+    once, twice = ([row["seconds"][name] for row in rows] for name in ("hidet", "twice"))
+    space, spread = max(row["space"] for row in rows), median_spread(rows)
+    judged = f"of twice the space, {verdict(once, twice, spread)}"
+    told = f"Hidet: {space} micro-kernels, all run for every shape; {judged}. "
+    return [*parts, told + f"Spread of a timing over its rounds: median {spread:.1%}."]
 
 
 def share_above(members: Sequence[float], edge: float) -> float:

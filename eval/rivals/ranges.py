@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.compare import markdown
+from eval.rivals.budget import verdict
 from eval.rivals.dietcode import program_of, valid
 from eval.rivals.searched import searched
-from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
+from eval.rivals.setting import Bench, Row, median_spread
 from eval.stats import geometric_mean
 from eval.suites import Case
 
@@ -78,8 +79,10 @@ def tables(rows: Sequence[Row]) -> list[str]:
         (valid_runs, speedup), tuning = PUBLISHED[end], of[0]["tuning"]
         measured = [str(len(of)), f"{of[0]['valid']:,}", f"{valid_runs:,}", f"{sum(ratios) / len(ratios):.2f}x"]
         lines.append([f"[1, {end}]", *measured, f"{geometric_mean(ratios):.2f}x", f"{min(ratios):.2f}x", f"{speedup}x"])
-        share = gain([s["dietcode"] for s in seconds], [s.get("dietcode_twice", s["dietcode"]) for s in seconds])
-        budgets.append(f"- [1, {end}]: {tuning['trials']:,} trials, {tuning['seconds']:.0f} s; {verdict(share)}")
+        once = [s["dietcode"] for s in seconds]
+        twice = [s.get("dietcode_twice", s["dietcode"]) for s in seconds]
+        told = verdict(once, twice, median_spread(of), tuning.get("bounded", False))
+        budgets.append(f"- [1, {end}]: {tuning['trials']:,} trials, {tuning['seconds']:.0f} s; {told}")
     counted = ("range of M", "M measured", f"valid of {COUNTED:,}", "in the paper")
     header = (*counted, "Vortex over DietCode", "geometric mean", "worst", "MikPoly over DietCode (A100)")
     spread = f"Spread of a timing over its rounds: median {median_spread(rows):.1%}."

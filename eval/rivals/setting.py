@@ -2,22 +2,23 @@
 
 import importlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eval import machine
+from eval.rivals.budget import gain
 from eval.rivals.kept import Kept
 from eval.rivals.meter import Call, Meter, Raced, Runner, race, time_trial
 from eval.rivals.space import Space, kernels_library, space_of
-from eval.stats import geometric_mean
 from eval.suites import Case
 
 Row = dict[str, Any]
-ENOUGH = 0.01
-"""A budget was enough if twice of it gains less than this share."""
+T = TypeVar("T")
+CONFIRMED, CONFIRM_ROUNDS, CONFIRM_SECONDS = 8, 3, 0.01
+"""Shapes that the outcomes of two budgets are compared on, and how each of their programs is timed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Setting:
 
     threads: int = 2
     trials: int = 1024
-    """Programs that a search may run at first; see `searched`."""
+    """Programs that a search may run at first; see `budget`."""
     rounds: int = 5
     seconds: float = 0.03
     """Of each turn of a call."""
@@ -58,6 +59,15 @@ class Bench:
     ) -> dict[str, Raced]:
         """By turns, as often and as long as the setting says where nothing else is asked for."""
         return race(calls, rounds or self.setting.rounds, seconds or self.setting.seconds)
+
+    def gained(self, pairs: Iterable[Mapping[str, Call]]) -> float:
+        """What the calls "twice" gain over those "once"; nothing where a pair is empty, being the same program."""
+        seconds = []
+        for calls in pairs:
+            raced = self.race(calls, CONFIRM_ROUNDS, CONFIRM_SECONDS) if calls else {}
+            seconds.append((raced["once"].seconds, raced["twice"].seconds) if raced else (1.0, 1.0))
+        once, twice = zip(*seconds, strict=True)
+        return gain(once, twice)
 
     def fastest(self, calls: Mapping[int, Call]) -> int:
         """Which of the calls takes least, each run as a trial is."""
@@ -101,15 +111,10 @@ def opened(setting: Setting) -> Bench:
     return Bench(setting, Runner(gemm, kernels, setting.threads), Kept(setting.kept))
 
 
-def gain(once: Sequence[float], twice: Sequence[float]) -> float:
-    """What the doubled budget gains: the geometric mean of seconds before over seconds after, less one."""
-    return geometric_mean(a / b for a, b in zip(once, twice, strict=True)) - 1.0
-
-
-def verdict(share: float) -> str:
-    """Whether a budget was enough, in words."""
-    told = f"twice the budget gains {share:+.2%}"
-    return f"{told}: enough" if share < ENOUGH else f"{told}: **the budget was too small**"
+def even_sample(items: Sequence[T]) -> list[T]:
+    """CONFIRMED of the items, evenly over all."""
+    count = min(CONFIRMED, len(items))
+    return [items[(2 * at + 1) * len(items) // (2 * count)] for at in range(count)]
 
 
 def median_spread(rows: Sequence[Row]) -> float:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eval.compare import markdown
+from eval.rivals.budget import verdict
 from eval.rivals.dietcode import program_of, valid
 from eval.rivals.dispatch import Tree, compiled
 from eval.rivals.searched import Searched, searched
-from eval.rivals.setting import Bench, Row, gain, median_spread, verdict
+from eval.rivals.setting import Bench, Row, median_spread
 from eval.stats import geometric_mean
 from eval.suites import Case, load_suite, relayout
 
@@ -141,12 +142,13 @@ def over(rows: Sequence[Row], name: str) -> str:
 
 def budget(rows: Sequence[Row]) -> str:
     inside = [row for row in rows if SAMPLED[0] <= row["m"] < SAMPLED[1]] or list(rows)
-    share = gain([row["dietcode"] for row in inside], [row["dietcode_twice"] for row in inside])
+    once, twice = ([row[name] for row in inside] for name in ("dietcode", "dietcode_twice"))
     tuning: dict[str, Any] = rows[0]["tuning"]
+    told = verdict(once, twice, median_spread(inside), tuning.get("bounded", False))
     return (
         f"DietCode: {tuning['samples']} sampled shapes, {tuning['space']:,} micro-kernels, {tuning['trials']:,} trials "
         f"in {tuning['seconds']:.0f} s (nothing is compiled in them; Vortex's whole offline time is "
         f"{tuning['vortex_offline_seconds']:.0f} s), {tuning['kernels']} micro-kernels dispatched, f_OCC with k = "
-        f"{tuning['occupancy_slope']:.2f}; {verdict(share)}. Spread of a timing over its rounds: median "
+        f"{tuning['occupancy_slope']:.2f}; {told}. Spread of a timing over its rounds: median "
         f"{median_spread(rows):.1%}."
     )
