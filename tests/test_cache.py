@@ -247,7 +247,7 @@ class TestCompiled:
         with pytest.raises(vortex.LibraryError):
             vortex.load(path)
         largest = vortex.compile(LARGEST)
-        assert len(builds) == 1 and largest.library is library
+        assert len(builds) == 1 and largest.library == library
         assert np.array_equal(largest(ROWS, axis=1), ROWS.max(axis=1))
         assert len(path.read_bytes()) == len(sound) and vortex.load(path).library == library
         assert [file.name for file in cache.folder.iterdir() if not file.name.startswith(".lock")] == [path.name]
