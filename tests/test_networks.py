@@ -32,6 +32,10 @@ class TestCases:
         lengths = [length for _, length in NETWORKS["bert-base"].inputs]
         assert (len(lengths), min(lengths), max(lengths)) == (17, 1, 476)
 
+    def test_batches_are_those_of_the_paper(self):
+        batches = [batch for batch, *_, size in NETWORKS["vgg16"].inputs if size == 224]
+        assert batches == [1, *range(4, 65, 4)] and len(batches) == 17
+
     def test_a_smoke_run_takes_few(self):
         every, few = (networks.networks(Options(2, smoke=smoke)) for smoke in (False, True))
         assert [case.id for case in every] == list(NETWORKS) and len(few) < len(every)
@@ -65,6 +69,8 @@ class Worker:
                 return {"difference": 0.0, "compilations": 0}
             case "open":
                 return {"seconds": 1.0}
+            case "count":
+                return {"compilations": 1}
         return {"calls": 1, "best": 1.0, "median": 1.0}
 
 
@@ -79,9 +85,49 @@ def test_inputs_that_no_longer_fit_are_left_out(
     with ExitStack() as stack:
         one = networks.open_networks(Options(2, allow_busy=True), stack)
         rows = one(networks.within(networks.Whole("bert-base"), seconds))
+    every = {str(length) for _, length in NETWORKS["bert-base"].inputs}
     found = [row["input"] for row in rows if "input" in row and row["system"] == "vortex"]
-    assert found == sorted(found, key=int)
-    assert set(found) == (lengths or {str(length) for _, length in NETWORKS["bert-base"].inputs})
+    assert found == sorted(found, key=int) and set(found) == every, "what is compiled is counted over all inputs"
+    measured = [row["input"] for row in rows if "seconds" in row and row["system"] == "vortex"]
+    assert set(measured) == (lengths or every)
+    page = networks.fig13([line(rows)])
+    assert f"{len(every) - len(measured)} in 17 of 17 inputs" in "\n".join(page.blocks)
+
+
+def test_programs_compiled_for_an_input_are_counted(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+    from eval.networks import systems, worker
+
+    class Traced(systems.Compiled):
+        def load(self, module: Any, example: Any) -> Any:
+            return torch.compile(module, dynamic=True, backend="eager")
+
+    class Asks(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sum() if x.shape[-1] > 100 else x.mean()
+
+    monkeypatch.setitem(systems.RUNNERS, "traced", Traced)
+    monkeypatch.setattr(worker, "made", lambda name, small: Asks())
+    one = worker.Worker("traced", torch.get_num_threads())
+    one.answer({"do": "open", "network": "alexnet", "small": True})
+    again = [one.answer({"do": "count", "input": (1, 3, size, size), "seed": 0}) for size in (64, 224, 128)]
+    assert [answer["compilations"] for answer in again] == [0, 1, 0]
+
+
+def test_pooling_to_a_given_size_is_exported():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from eval.networks import systems
+
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(6), torch.nn.Dropout(), torch.nn.Flatten()
+    module = torch.nn.Sequential(*layers).eval()
+    with torch.no_grad():
+        run = systems.OnnxRuntime(torch.get_num_threads()).load(module, torch.zeros(1, 3, 15, 15))
+        for extents in ((1, 3, 15, 15), (2, 3, 15, 15), (1, 3, 8, 8), (2, 3, 4, 22)):
+            x = torch.randn(extents)
+            assert torch.allclose(run(x), module(x), atol=1e-5)
+    assert not module.training and not layers[2].training, "the exporter leaves the layers as they were"
 
 
 class TestPage:
@@ -90,11 +136,16 @@ class TestPage:
         assert networks.speedups(lines, "bert-base", "eager") == {"31": 3.0}
         assert networks.speedups(lines, "bert-base", "best") == {"31": 1.5}
         assert networks.speedups([line([row("eager", 3.0)])], "bert-base", "eager") == {}
+        (_, table) = networks.fig13(
+            [line([row("vortex_modules", 2.0), row("eager", 3.0), row("inductor", 4.0)])]
+        ).blocks
+        assert "| bert-base | - | - | - | - | 1.50 | 2.00 |" in table
 
     def test_what_is_slower_or_was_compiled_again_or_failed_is_told(self):
         rows = [row("vortex", 1.0, again=2), row("eager", 3.0), row("inductor", 0.5)]
         page = networks.fig13([line([*rows, {"system": "onnxruntime", "error": "no exporter"}])])
         told = "\n".join(page.blocks)
+        assert "| - | - | 2 in 1 of" in told, "no swapped modules were measured"
         assert page.losses == ["- bert-base, 31: 0.50 of the best rival"]
         assert (
             "2 in 1 of 17 inputs" in told and "no exporter" in told and "| bert-base | 3.00 | 0.50 | - | 0.50 |" in told

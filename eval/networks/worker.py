@@ -6,6 +6,7 @@ Requests and answers as those of eval.worker:
   {"do": "prepare", "input": [...], "seed": s, "expected": path}
                                                        -> difference from PyTorch eager, programs compiled since
   {"do": "measure", "seconds": t}                      -> calls, best, median
+  {"do": "count", "input": [...], "seed": s}           -> programs compiled since, the input run once
 """
 
 import gc
@@ -50,6 +51,8 @@ class Worker:
                     return self._prepare(tuple(request["input"]), request["seed"], Path(request["expected"]))
                 case "measure":
                     return self._measure(request["seconds"])
+                case "count":
+                    return self._count(tuple(request["input"]), request["seed"])
                 case other:
                     raise ValueError(f"unknown request {other!r}")
 
@@ -85,8 +88,18 @@ class Worker:
             self.run(self.x)
             if time.perf_counter() - begin > LONG:
                 break
+        return {"difference": error, "compilations": self._compiled()}
+
+    def _count(self, extents: tuple[int, ...], seed: int) -> dict[str, Any]:
+        assert self.run is not None
+        self.x = None
+        self.run(input_of(extents, seed))
+        return {"compilations": self._compiled()}
+
+    def _compiled(self) -> int:
+        """Programs compiled since this was asked before."""
         before, self.known = self.known, self.runner.compilations()
-        return {"difference": error, "compilations": self.known - before}
+        return self.known - before
 
     def _measure(self, seconds: float) -> dict[str, Any]:
         assert self.run is not None
