@@ -24,7 +24,7 @@ from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
 
 torch = pytest.importorskip("torch")
 
-from eval.gpu import levels, race, run_on_device, verify  # noqa: E402  # these import torch
+from eval.gpu import levels, race, run_on_device, selection, verify  # noqa: E402  # these import torch
 from eval.gpu.torch_gpu import TorchGpu  # noqa: E402
 
 
@@ -211,6 +211,24 @@ class TestMeasuring:
     def test_overhead(self, gemm: HostGemm, journal: Journal):
         race.overhead(HostGpu(), gemm, "lib", journal)
         assert len(rows(journal, "overhead")) == 4 and len(rows(journal, "selection")) == 12
+
+    def test_selection_over_shapes(self, gemm: HostGemm):
+        one, other = Case("s", "s/0", 40, 50, 60), Case("s", "s/1", 8, 8, 8, trans_b=True)
+
+        class Planner(SimpleNamespace):
+            def time_selection(self, m: int, n: int, k: int, repeats: int, **layout: bool) -> float:
+                assert layout == {"transpose_a": False, "transpose_b": m == 8}
+                return next(self.times[m])
+
+            def regions(self, m: int, n: int, k: int, **layout: bool) -> tuple[None, ...]:
+                return (None, None) if m == 40 else (None,)
+
+        planner = Planner(kernels=gemm.kernels, times={40: iter((9e-6, 2e-6, 3e-6)), 8: iter((1e-6,) * 3)})
+        found = selection.measured("lib", planner, [one, other], 3)
+        assert found.seconds == {one: 3e-6, other: 1e-6} and found.cut == {one} and found.slowest == one
+        assert found.row() == "| lib | 8 | 2 | 2.00 | 3.00 (40x50x60 nn) | 1 | 3.00 |"
+        assert found.row().count("|") == selection.HEAD.count("|")
+        assert len({(c.m, c.n, c.k, c.layout) for c in selection.cases()}) == len(selection.cases()) > 500
 
     def test_cases_that_do_not_fit_are_left_out(self):
         case = Case("s", "s/0", 100_000, 100_000, 10)
