@@ -521,11 +521,20 @@ class TestStatic:
 
 
 class TestRegions:
-    def test_a_shape_that_is_slower_when_cut_is_a_loss(self):
-        def row(cut: bool, off: float):
-            case = asdict(Case("s", "s/0", 1, 2, 3)) | {"loss": 0.5, "predicted": 1.2, "on": "II", "masks_s": 2.0}
-            return case | {"cut": cut, "on_s": 1.0, "off_s": off}
+    def row(self, cut: bool, off: float, masks: float = 2.0) -> dict:
+        labels = {"on": "II", "off": "one", "masks": "masked"}
+        case = asdict(Case("s", "s/0", 1, 2, 3)) | {"loss": 0.5, "predicted": 1.2, **labels}
+        return case | {"cut": cut, "on_s": 1.0, "off_s": off, "masks_s": masks}
 
-        page = regions.regions([measured(1, "a", [row(True, 0.9)]), measured(1, "b", [row(False, 1.0)])])
+    def test_what_masks_serve_quicker_is_a_loss_cut_or_not(self):
+        given = ((True, 1.5, 0.97), (False, 1.0, 0.7), (True, 0.5, 0.99))
+        page = regions.regions([measured(1, str(at), [self.row(*each)]) for at, each in enumerate(given)])
+        assert page.losses[0] == "At 1 thread(s) 2 of 3 shapes are slower than one micro-kernel with masks:"
+        rows = page.losses[1].splitlines()[2:]
+        assert rows == [f"| 1x2x3 | {share} | 1.200 | II | masked |" for share in ("0.700", "0.970")]
+        assert page.losses[2].startswith("At 1 thread(s) 1 of 3 shapes are slower when cut")
+
+    def test_a_shape_that_is_slower_when_cut_is_a_loss(self):
+        page = regions.regions([measured(1, "a", [self.row(True, 0.9)]), measured(1, "b", [self.row(False, 1.0)])])
         assert "| all | 2 | 1 | 50% | 0.949 | 0.900 | 2.000 | 2.000 |" in page.blocks[1]
-        assert "| 1x2x3 | 0.900 | 1.200 | II |" in page.losses[1]
+        assert "| 1x2x3 | 0.900 | 1.200 | II | one |" in page.losses[1]
