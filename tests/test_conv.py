@@ -228,7 +228,20 @@ class TestResults:
         x, w = around[2:3, 2:7, 2:7], integers(40, channels, 3, 3)
         assert (conv(x, w, padding=3) == conv.operator.reference(x, w, padding=3)).all()
 
-    def test_torch(self, conv_nchw: ConvKernel):
+    @pytest.mark.parametrize(("x", "w", "where"), CASES)
+    def test_what_torch_gives(self, conv_nchw: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict):
+        """torch takes padding on both sides alone, and nothing empty but a batch."""
+        torch = pytest.importorskip("torch")
+        if not all((*x[1:], *w)):
+            pytest.skip("torch has no such convolution")
+        image, weights = torch.from_numpy(images("nchw", integers(*x))), torch.from_numpy(integers(*w, seed=1))
+        top, bottom, left, right = window(**where).padding
+        rest = {name: value for name, value in where.items() if name != "padding"}
+        padded = torch.nn.functional.pad(image, (left, right, top, bottom))
+        expected = torch.nn.functional.conv2d(padded, weights, **rest)
+        torch.testing.assert_close(conv_nchw(image, weights, **where), expected, rtol=1e-5, atol=1e-3)
+
+    def test_torch_channels_last(self, conv_nchw: ConvKernel):
         torch = pytest.importorskip("torch")
         x, w = torch.randn(2, 24, 15, 17), torch.randn(40, 24, 3, 3)
         for operand in (x, x.contiguous(memory_format=torch.channels_last)):
@@ -545,6 +558,14 @@ class TestExplanation:
     def test_what_is_empty_has_no_plan(self, conv: ConvKernel):
         with pytest.raises(ShapeError, match="no output"):
             conv.explain((0, 8, 8, 4), (5, 4, 3, 3))
+
+
+class TestDtypes:
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "tfloat32"])
+    def test_cpus_have_float32_alone(self, dtype: str):
+        """On a Zen 5 too, which has an instruction for products of bfloat16."""
+        with pytest.raises(DtypeError, match=rf"conv2d\(dtype='{dtype}'\) on .*float32 alone.*cast.*GPU"):
+            vortex.compile(ops.Conv2d(dtype=dtype), "epyc-zen5")
 
 
 class TestLibrary:

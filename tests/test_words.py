@@ -114,6 +114,16 @@ def test_unsigned_by_signed_bytes() -> None:
 
 
 @needs.a_compiler
+@pytest.mark.parametrize(("m", "n", "k"), [(17, 8, 8), (40, 64, 136), (300, 200, 1024)])
+def test_what_torch_gives(m: int, n: int, k: int) -> None:
+    """Extents that torch takes: more than 16 rows, multiples of 8 besides."""
+    torch = pytest.importorskip("torch")
+    a, b = drawn("int8", m, k), drawn("int8", k, n)
+    expected = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b))
+    assert np.array_equal(library("int8")(a, b), expected.numpy())
+
+
+@needs.a_compiler
 def test_any_byte_of_a_may_stand_for_zero() -> None:
     gemm = library("int8")
     for m, n, k in [(1, 1, 1), (5, 40, 63), (70, 90, 300), (3, 20, 2050)]:

@@ -154,7 +154,10 @@ def _built_for(operator: operators.Operator, device: Target) -> operators.Operat
             raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator.open if isinstance(operator, operators.Conv2d) else operator
     if isinstance(operator, operators.Conv2d) and operator.dtype != "float32":
-        raise DtypeError(f"conv2d(dtype={operator.dtype!r}) on a CPU: expected float32; cast the operands")
+        raise DtypeError(
+            f"conv2d(dtype={operator.dtype!r}) on {device.name}: CPUs have convolutions of float32 alone, whatever "
+            "their instructions; cast the operands, or compile for a GPU"
+        )
     return operators.compiled_as(operator)
 
 
