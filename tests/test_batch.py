@@ -183,6 +183,18 @@ def test_one_tall_group_with_a_deep_reduction(grouped: GroupedGemmKernel) -> Non
     assert np.array_equal(grouped(a, b, rows), GroupedGemm().reference(a, b, rows))
 
 
+@pytest.mark.parametrize("turn_b", [False, True])
+def test_groups_are_a_loop_of_what_torch_gives(grouped: GroupedGemmKernel, turn_b: bool) -> None:
+    torch = pytest.importorskip("torch")
+    rows, n, k = [40, 0, 1, 130, 7], 96, 250
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((sum(rows), k), np.float32), rng.standard_normal((len(rows), k, n), np.float32)
+    parts = torch.from_numpy(a).split(rows)
+    expected = torch.cat([torch.mm(part, factor) for part, factor in zip(parts, torch.from_numpy(b), strict=True)])
+    found = grouped(a, b.swapaxes(1, 2).copy() if turn_b else b, rows, transpose_b=turn_b)
+    assert np.allclose(found, expected.numpy(), rtol=1e-4, atol=1e-3)
+
+
 def test_transposes_of_the_operator_are_the_default(library_path: Path, tmp_path: Path) -> None:
     operator = BatchGemm(transpose_a=True, transpose_b=True)
     write(opened(library_path, operator), tmp_path / "bmm.vortex")
