@@ -384,6 +384,13 @@ class TestBytes:
             bytes_gemm(a, b, ExchangeTensor(aligned(np.zeros((16, 16), np.int8))))
 
 
+@pytest.fixture(scope="module")
+def fallback(driver: StubDriver, tmp_path_factory: pytest.TempPathFactory) -> GpuGemm:
+    """One kernel with TMA, and one for any alignment."""
+    variants = HOPPER[0], Variant(tensor_core("float16", "shared", 2), False, False, 2)
+    return opened(driver, tmp_path_factory.mktemp("fallback"), "h200", variants)
+
+
 class TestHopper:
     @pytest.mark.parametrize(
         ("m", "n", "k", "turned_a", "turned_b"),
@@ -411,3 +418,20 @@ class TestHopper:
             third.array[:] = 0
             gemm.run_planned(both, given_a, given_b, third, **flags)
             assert (third.array == out.array).all()
+
+    @pytest.mark.parametrize(
+        ("misaligned", "n", "narrow"),
+        [("", 72, False), ("a", 72, True), ("b", 72, True), ("out", 72, True), ("", 71, True)],
+    )
+    def test_operands_that_no_descriptor_can_describe(
+        self, driver: StubDriver, fallback: GpuGemm, misaligned: str, n: int, narrow: bool
+    ):
+        """TMA wants addresses and rows of whole 16 bytes: a kernel without it serves the others."""
+        m, k = 136, 200
+        a, b = exact(m, n, k, n)
+        given = {"a": a, "b": b, "out": np.zeros((m, n), np.float16)}
+        held = {name: ExchangeTensor(aligned(x, 2 if name == misaligned else 0)) for name, x in given.items()}
+        before = len(driver.launches)
+        fallback(held["a"], held["b"], held["out"])
+        assert (held["out"].array == a.astype(np.float32) @ b).all()
+        assert driver.launches[before].name.decode() == fallback.kernels[narrow].variant.name

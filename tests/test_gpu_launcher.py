@@ -133,6 +133,23 @@ class TestLaunch:
         gemm(a, b, out)
         assert len(ExchangeTensor.allocated) == 1 and not lent.array.any()
 
+    @pytest.mark.parametrize(
+        ("extents", "kernels"),
+        [((72, 40, 136), 1), ((16, 24, 4100), 2), ((600, 40, 72), 2), ((600, 8, 4100), 4)],
+        ids=["plain", "split", "two regions", "both split"],
+    )
+    @pytest.mark.parametrize("kind", [ExchangeTensor, DLPackTensor, InterfaceTensor])
+    def test_a_graph_can_capture_a_call(
+        self, driver: StubDriver, gemm: GpuGemm, extents: tuple[int, int, int], kernels: int, kind: Any
+    ):
+        """The driver is not asked for memory, nor to wait, and all that is queued is on the one stream."""
+        a, b, out = (kind(operand.array) for operand in operands(*extents))
+        lent = ExchangeTensor(aligned(np.zeros((1 << 19,), np.float16)))
+        for workspace in (lent, lent) if kind is not ExchangeTensor else (None, lent):
+            gemm(a, b, out, stream=77, workspace=workspace)
+        assert driver.calls.stub_uncapturable() == 0
+        assert [launch.stream for launch in driver.launches] == [77] * 2 * kernels
+
     def test_calls_go_to_the_current_stream_or_the_given_one(self, driver: StubDriver, gemm: GpuGemm):
         a, b, out = operands(8, 8, 8)
 

@@ -127,7 +127,7 @@ def test_the_explanation_shows_both_regions(few: GpuSelector) -> None:
 
 
 def test_searching_is_quick_in_native_code(full: ctypes.CDLL) -> None:
-    """A ceiling that holds on slow and busy machines; docs/gpu-model.md has the measured figure."""
+    """A ceiling that holds on slow and busy machines; `python -m eval.gpu.selection` measures it."""
     shape, found = Shape(*RAGGED[:4], 0, 0, 16, 1.0), Regions()
 
     def burst() -> float:

@@ -42,7 +42,7 @@ typedef struct {
 
 static description the_device = {1, 8, 0, 108, 166912, 13000, 9, 0};
 static launch launches[MOST_LAUNCHES];
-static int launch_count, initialized, live_modules, live_contexts, context_pushes, forced_status;
+static int launch_count, initialized, live_modules, live_contexts, context_pushes, forced_status, uncapturable;
 static char forced[64], context_bytes[16];
 static __thread void *contexts[16];
 static __thread int depth;
@@ -57,7 +57,7 @@ void stub_fail(const char *name, int status) {
 }
 void stub_reset(void) {
   the_device = (description){1, 8, 0, 108, 166912, 13000, 9, 0};
-  launch_count = context_pushes = forced_status = 0;
+  launch_count = context_pushes = forced_status = uncapturable = 0;
   on_launch = NULL;
 }
 int stub_launch_count(void) { return launch_count; }
@@ -65,6 +65,8 @@ const launch *stub_launch(int index) { return &launches[index % MOST_LAUNCHES]; 
 int stub_live_modules(void) { return live_modules; }
 int stub_live_contexts(void) { return live_contexts; }
 int stub_context_pushes(void) { return context_pushes; }
+/* Calls so far that allocate, free or wait, which a call of a library must not: a graph could not capture it. */
+int stub_uncapturable(void) { return uncapturable; }
 void *stub_context(void) { return context_bytes; }
 const map *stub_map(const void *bytes) { return bytes; }
 
@@ -254,11 +256,21 @@ void stub_advance(double ms) { now_ms += ms; }
 int stub_live_buffers(void) { return live_buffers; }
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   ENTER
+  uncapturable++;
   void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
   live_buffers++;
   return *address = (uint64_t)(uintptr_t)memory, memory ? OK : 2;
 }
-int cuMemFree_v2(uint64_t address) { return free((void *)(uintptr_t)address), live_buffers--, OK; }
+int cuMemFree_v2(uint64_t address) { return free((void *)(uintptr_t)address), live_buffers--, uncapturable++, OK; }
+int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) { return (void)stream, cuMemAlloc_v2(address, bytes); }
+int cuMemFreeAsync(uint64_t address, void *stream) { return (void)stream, cuMemFree_v2(address); }
+int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned item) {
+  return (void)item, *pitch = (width + 511) / 512 * 512, cuMemAlloc_v2(address, *pitch * height);
+}
+int cuMemAllocHost_v2(void **memory, size_t bytes) { return cuMemAlloc_v2((uint64_t *)memory, bytes); }
+int cuMemFreeHost(void *memory) { return cuMemFree_v2((uint64_t)(uintptr_t)memory); }
+int cuCtxSynchronize(void) { return uncapturable++, OK; }
+int cuStreamSynchronize(void *stream) { return (void)stream, uncapturable++, OK; }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
   ENTER
   return memcpy((void *)(uintptr_t)to, from, bytes), OK;
@@ -266,7 +278,7 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
 int cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = calloc(1, sizeof(double)), OK; }
 int cuEventDestroy_v2(void *event) { return free(event), OK; }
 int cuEventRecord(void *event, void *stream) { return (void)stream, *(double *)event = now_ms, OK; }
-int cuEventSynchronize(void *event) { return (void)event, OK; }
+int cuEventSynchronize(void *event) { return (void)event, uncapturable++, OK; }
 int cuEventElapsedTime(float *ms, void *begin, void *end) { return *ms = (float)(*(double *)end - *(double *)begin), OK; }
 
 int cuGetErrorName(int status, const char **name) { return *name = status == NO_BINARY ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_STUB", OK; }
