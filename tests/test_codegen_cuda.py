@@ -15,10 +15,12 @@ import pytest
 from vortex.candidates import Tile
 from vortex.codegen import cuda_reduce, nvrtc
 from vortex.codegen.cuda import UNIT, Emitted, emit, source, split_args, units
+from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_passes import swizzled
 from vortex.codegen.cuda_prelude import PRELUDE
 from vortex.errors import CodegenError, ToolchainError, UnknownNameError
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
+from vortex.operators import Gemm, bias, gelu
 from vortex.specs import load_spec
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
@@ -63,7 +65,15 @@ TURING = {
     "turing_skinny": Variant(ALONG_K, False, True, 16),
 }
 """Without cp.async, and with half of the matrix instruction."""
-GOLDENS = ("tensor_core_f16", "tensor_core_bf16_shared", "tensor_core_tf32", "cuda_core_f32", "skinny_along_k")
+GOLDENS = (
+    "tensor_core_f16",
+    "tensor_core_bf16_shared",
+    "tensor_core_tf32",
+    "tensor_core_s8",
+    "cuda_core_f32",
+    "cuda_core_f16",
+    "skinny_along_k",
+)
 
 
 def has_nvrtc() -> bool:
@@ -98,6 +108,15 @@ class TestGoldenSources:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(header + made.source)
         assert header + made.source == path.read_text(), f"the emitted source changed; if meant, run with {UPDATE}=1"
+
+    def test_the_text_with_an_epilogue_is_the_recorded_one(self):
+        """The functions that the unit has for it, and the kernel that calls them."""
+        form = form_of(Gemm("float16", epilogue=bias() >> gelu(), out_dtype="float32"))
+        made, path = source(FAMILIES["tensor_core_f16"], ARCH, form), GOLDEN / "tensor_core_f16_bias_gelu.cu"
+        text = form.prelude.removeprefix(PRELUDE) + made.source
+        if os.environ.get(UPDATE):
+            path.write_text(text)
+        assert text == path.read_text(), f"the emitted source changed; if meant, run with {UPDATE}=1"
 
     def test_the_text_for_turing_is_the_recorded_one(self):
         made, path = source(TURING["turing_f16"], "sm_75"), GOLDEN / "turing_f16.cu"
