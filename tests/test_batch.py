@@ -292,6 +292,13 @@ def test_explanations(bmm: BatchGemmKernel, grouped: GroupedGemmKernel) -> None:
     assert list(found) == [300, 5] and "gemm 300x256x512" in str(found[300])
 
 
+def test_selection_is_timed(bmm: BatchGemmKernel, grouped: GroupedGemmKernel) -> None:
+    assert 0 < bmm.time_selection(192, 128, 128, 64, 2000, transpose_b=True) < 20e-6
+    alike, different = (grouped.time_selection(rows, 256, 512, 2000) for rows in ([40] * 8, [*range(10, 90, 10)]))
+    assert 0 < 3 * alike < different < 8 * 20e-6
+    assert grouped.time_selection([0, 0], 256, 512, 10) == 0
+
+
 def floats(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 

@@ -30,9 +30,10 @@ from vortex.operands import (
     zero_flags,
 )
 from vortex.operators import BatchGemm, rebuilt, store_of
-from vortex.plans import Grid, LaunchPlan, OperandB, Shape
-from vortex.shapes import shape_of, thread_count
+from vortex.plans import Grid, LaunchPlan, Shape
+from vortex.shapes import select_arguments, shape_of, thread_count
 from vortex.stored import Stored
+from vortex.threads import get_num_threads
 
 ZEROS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
 """What no B at all is packed as."""
@@ -50,7 +51,7 @@ class Products:
         self.gemm = GemmKernel(library) if plain else FusedGemm(library)
         self._identity = library.identity
         self._selector = self.manifest.selector()
-        self._select = self.gemm.module.get_function("select_batch")
+        self._select, self._time = map(self.gemm.module.get_function, ("select_batch", "time_select_batch"))
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -82,13 +83,14 @@ class Products:
 
     def native_choice(self, shape: Shape, threads: int) -> tuple[int, Grid, int]:
         """What the native selector picks: the index of a strategy, the grid, and how many threads share the tasks."""
-        kinds = int(shape.a_is_col), int(shape.b is OperandB.TRANSPOSED), int(shape.b is OperandB.PACKED)
-        lines = shape.stride_a, shape.stride_b
-        items = shape.batch, shape.items_a or shape.batch, shape.items_b or shape.batch
-        choice = int(self._select(shape.m, shape.n, shape.k, *lines, *kinds, threads, *items))
+        choice = int(self._select(*asked(shape, threads)))
         grid = Grid((choice >> 16) & 0xFFFF, (choice >> 32) & 0xFFFF, choice >> 48)
         workers = min(threads, shape.batch * grid.m * grid.n * grid.k) if choice & 0x8000 else 1
         return choice & 0x7FFF, grid, workers
+
+    def seconds_to_select(self, shape: Shape, repeats: int) -> float:
+        """Seconds of one choice in native code with the threads of a call, the mean of `repeats`."""
+        return int(self._time(*asked(shape, get_num_threads()), repeats)) * 1e-9 / repeats
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the library to one file, to be read by `vortex.load`."""
@@ -145,6 +147,11 @@ class Products:
         """The shape of one product, lying as the operator says unless `operands` say otherwise."""
         lie = {"transpose_a": self.operator.transpose_a, "transpose_b": self.operator.transpose_b}
         return shape_of(m, n, k, **{**lie, **operands})
+
+
+def asked(shape: Shape, threads: int) -> tuple[int, ...]:
+    """What the native selector is told of products side by side."""
+    return *select_arguments(shape), threads, shape.batch, shape.items_a or shape.batch, shape.items_b or shape.batch
 
 
 class BatchGemmKernel(Products):
@@ -214,6 +221,10 @@ class BatchGemmKernel(Products):
     def predict(self, batch: int, m: int, n: int, k: int, **operands: Any) -> float:
         """Predicted seconds of a call; arguments as for `plan`."""
         return self.plan(batch, m, n, k, **operands).seconds
+
+    def time_selection(self, batch: int, m: int, n: int, k: int, repeats: int, **operands: Any) -> float:
+        """Seconds per selection in native code, the mean of `repeats`; other arguments as for `plan`."""
+        return self.seconds_to_select(self.shape(batch, m, n, k, **operands), repeats)
 
     def run(
         self,

@@ -77,6 +77,10 @@ class GroupedGemmKernel(Products):
             for shape in self.shapes(rows, n, k, **operands)
         }
 
+    def time_selection(self, rows: Sequence[int], n: int, k: int, repeats: int, **operands: Any) -> float:
+        """Seconds that a call selects for in native code, the mean of `repeats`: groups of one height share a plan."""
+        return sum(self.seconds_to_select(shape, repeats) for shape in self.shapes(rows, n, k, **operands))
+
     def shapes(self, rows: Sequence[int], n: int, k: int, **operands: Any) -> list[Shape]:
         """The shape of every different height of a group as the selector sees it, tallest first."""
         counts = whole_numbers(rows)

@@ -3,6 +3,8 @@
 #include "integers.h"
 #include "products.h"
 
+#include <time.h>
+
 #define MOST_RANK 4
 
 /* Matrices along up to two axes, outer first; an axis that is missing, or along which all are one, has stride 0. */
@@ -242,12 +244,28 @@ EXPORT int __tvm_ffi_grouped_gemm(void *self, const TVMFFIAny *args, int32_t cou
   return answer(result, vx_execute_grouped(&work, vx_get_threads()) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0);
 }
 
+static vx_call shape_only(const TVMFFIAny *args) {
+  return (vx_call){.m = args[0].v_int64, .n = args[1].v_int64, .k = args[2].v_int64, .lda = args[3].v_int64,
+                   .ldb = args[4].v_int64, .transpose_a = (int32_t)args[5].v_int64,
+                   .transpose_b = (int32_t)args[6].v_int64, .packed = (int32_t)args[7].v_int64};
+}
+
 /* select_batch(m, n, k, lda, ldb, a_is_col, b_is_transposed, packed, threads, batch, items_a, items_b) ->
  * strategy + grid_m 2^16 + grid_n 2^32 + splits 2^48, and 2^15 if several threads share the tasks */
 EXPORT int __tvm_ffi_select_batch(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  vx_call call = {.m = args[0].v_int64, .n = args[1].v_int64, .k = args[2].v_int64, .lda = args[3].v_int64,
-                  .ldb = args[4].v_int64, .transpose_a = (int32_t)args[5].v_int64,
-                  .transpose_b = (int32_t)args[6].v_int64, .packed = (int32_t)args[7].v_int64};
+  vx_call call = shape_only(args);
   vx_plan plan = vx_select_batch(&call, args[9].v_int64, args[10].v_int64, args[11].v_int64, args[8].v_int64);
   return answer(result, plan.strategy | (int64_t)(plan.workers > 1) << 15 | plan.grid_m << 16 | plan.grid_n << 32 | plan.splits << 48);
+}
+
+/* time_select_batch(the same, repeats) -> nanoseconds of all repeats */
+EXPORT int __tvm_ffi_time_select_batch(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_call call = shape_only(args);
+  struct timespec start, end;
+  volatile int64_t chosen = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (int64_t i = 0; i < args[12].v_int64; i++)
+    chosen += vx_select_batch(&call, args[9].v_int64, args[10].v_int64, args[11].v_int64, args[8].v_int64).strategy;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  return answer(result, (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec);
 }
