@@ -159,6 +159,8 @@ MODULES = (
     "explain",
     "conv_explain",
     "gpu_explain",
+    "reduction_plan",
+    "reduction_explain",
     "planner",
     "launcher",
     "stored",

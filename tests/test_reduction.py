@@ -238,7 +238,66 @@ class TestResults:
         for rows, depth in draw.integers(1, (1 << 16, 1 << 15), (2000, 2)) >> draw.integers(0, 14, (2000, 2)):
             rows, depth = max(1, int(rows)), max(1, int(depth))
             mirrored = choose_rows(kernel.strategies, rows, depth, 1, kernel.manifest.lanes)
-            assert kernel.choose(rows, depth) == kernel.strategies[mirrored]
+            plan = kernel.plan((rows, depth), 1)
+            sweep = plan.sweeps[0]
+            if sweep.chunks == 1:
+                assert sweep.index == mirrored and plan.tiles == (kernel.strategies[mirrored],)
+            else:
+                assert plan.tiles[0].tile.rows == 1
+
+
+@needs.a_compiler
+class TestPlans:
+    @pytest.mark.parametrize(
+        ("shape", "axis", "runs"),
+        [
+            ((70_001,), None, 1),
+            ((3, 65_536), 1, 1),
+            ((1100, 200), 0, 1),
+            ((5, 9, 40), (0, 2), 2),
+            ((4, 0), 1, 1),
+            ((), None, 1),
+        ],
+    )
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_sweeps_go_over_everything(self, kernels: dict[str, ReduceKernel], shape, axis, runs: int, threads: int):
+        plan = kernels["sum"].plan(shape, axis, threads=threads)
+        whole = [at for at, sweep in enumerate(plan.sweeps) if sweep.chunks == 1]
+        assert len(whole) == runs and whole[-1] == len(plan.sweeps) - 1  # the last of a run leaves results alone
+        assert plan.sweeps[0].outer * plan.sweeps[0].depth * plan.sweeps[0].inner == np.prod(np.maximum(shape, 1))
+        for sweep, then in itertools.pairwise(plan.sweeps):
+            assert sweep.chunk * (sweep.chunks - 1) < sweep.depth <= sweep.chunk * sweep.chunks
+            if sweep.chunks > 1:
+                assert then.depth == sweep.chunks and then.outer * then.inner == sweep.outer * sweep.inner
+        assert all(1 <= sweep.tasks <= sweep.items for sweep in plan.sweeps) and plan.workers <= threads
+
+    def test_more_work_takes_longer_and_threads_share_it(self, kernels: dict[str, ReduceKernel]):
+        kernel = kernels["sum"]
+        for axis in (0, 1):
+            small, large = (kernel.predict((rows, 1024), axis, threads=1) for rows in (1024, 4096))
+            assert 3 * small < large
+            assert kernel.plan((4096, 1024), axis, threads=2).workers == 2
+            assert large / 2.1 < kernel.predict((4096, 1024), axis, threads=2) < large
+        assert kernel.predict((4, 8), 1, threads=2) == kernel.predict((4, 8), 1, threads=1)
+
+    def test_the_choice_is_the_cheapest(self, kernels: dict[str, ReduceKernel]):
+        for shape in ((500, 768), (40_000, 3), (7, 20_000)):
+            found = kernels["max"].explain(shape, 1, threads=1)
+            assert found.rivals and all(costs["combine"] >= found.terms["combine"] for _, costs in found.rivals)
+            text = str(found)
+            assert f"max of {shape[0]}x{shape[1]} over axes 1" in text and "GB/s predicted" in text
+            assert "loses in" in text and "L0 FilterByISA" in text
+        assert not kernels["max"].explain((500, 768), 0).rivals  # columns have one tile
+
+    def test_selection_is_timed(self, kernels: dict[str, ReduceKernel]):
+        assert 0 < kernels["sum"].time_selection((1000, 999), 1, repeats=2000) < 20e-6
+
+    def test_what_is_no_shape_is_refused(self, kernels: dict[str, ReduceKernel]):
+        for shape in ((3, -1), (3, 1.5), 7, (1 << 30, 1 << 30)):
+            with pytest.raises(ShapeError, match="shape="):
+                kernels["sum"].plan(shape)
+        with pytest.raises(ShapeError, match="axis=2"):
+            kernels["sum"].plan((3, 4), 2)
 
 
 @needs.a_compiler

@@ -9,9 +9,9 @@ from priced import selector
 from vortex.axes import Access, Axis, Role
 from vortex.candidates import WHOLE, buffer_bytes, registers_needed, sieve
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory
-from vortex.operators import Gemm
+from vortex.operators import BatchGemm, Conv2d, Gemm, GroupedGemm, Reduce
 from vortex.plans import Shape
-from vortex.rkernel import Loop, Move, decompose
+from vortex.rkernel import Loop, Move, decompose, reuses
 from vortex.specs import cpus, load_spec, what_if
 
 
@@ -93,6 +93,24 @@ class GramMatrix:
 
     def flops(self, tile: Mapping[str, int]) -> int:
         return 2 * tile["m"] * tile["n"] * tile["k"]
+
+
+@dataclass(frozen=True)
+class RowsOfABatch:
+    """out[g, m] = the sum of x[g, m, k] over k: not a Reduce, but each element is used once as well."""
+
+    dtype: str = "float32"
+    name: str = "rows"
+    axes: tuple[Axis, ...] = (Axis("g", Role.BATCH), Axis("k", Role.REDUCTION), Axis("m", Role.SPATIAL))
+    inputs: tuple[Access, ...] = (Access("x", ("g", "k", "m")),)
+
+
+def test_what_is_used_once_gets_no_buffer_whatever_its_axes_are_called():
+    l0, l1, l2 = decompose(RowsOfABatch(), MADE_UP).levels  # type: ignore[arg-type]  # an operator of a user's
+    assert l0.loops == (("m", Loop.TEMPORAL_SPATIAL), ("k", Loop.TEMPORAL_REDUCTION))
+    assert l1.loops == (("k", Loop.TEMPORAL_REDUCTION), ("m", Loop.TEMPORAL_SPATIAL)) and l1.loads == (Move.NONE,)
+    assert l2.loops == tuple((axis, Loop.PARALLEL) for axis in "gkm")
+    assert [reuses(operator()) for operator in (Gemm, BatchGemm, GroupedGemm, Conv2d, Reduce)] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize("operator", [Gemm(), GramMatrix()], ids=["gemm", "gram"])

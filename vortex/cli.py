@@ -129,7 +129,7 @@ def _check_folder(output: Path | None) -> None:
 
 @app.command()
 def explain(
-    operator: Annotated[str, typer.Argument(help="gemm, batch_gemm or conv2d.", metavar="OPERATOR")],
+    operator: Annotated[str, typer.Argument(help="gemm, batch_gemm, conv2d or reduce.", metavar="OPERATOR")],
     shape: Annotated[list[str], typer.Option("--shape", help=SHAPE_HELP, metavar="EXTENTS")],
     hw: Hardware = "native",
     transpose_a: Annotated[bool, typer.Option("--transpose-a", help="A is given as K x M.", metavar=FLAG)] = False,

@@ -10,6 +10,7 @@ EXTENTS = {
     "gemm": ("M,N,K", "105,1024,12544"),
     "batch_gemm": ("BATCH,M,N,K", "192,128,128,64"),
     "conv2d": ("BATCH,H,W,CHANNELS,FILTERS,KH,KW", "1,56,56,64,128,3,3"),
+    "reduce": ("OUTER,DEPTH,INNER", "512,768,1"),
 }
 """The extents of a call in the order of --shape, by operator, and an example."""
 PRODUCTS = ("gemm", "batch_gemm")
@@ -44,7 +45,10 @@ def read_options(operator: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def call_arguments(operator: str, extents: tuple[int, ...], groups: int | None) -> tuple[Any, ...]:
-    """What `explain` of a callable takes before its keywords: of a convolution the shapes of x and w."""
+    """What `explain` of a callable takes before its keywords: of a convolution the shapes of x and w, of a reduction
+    that of x and the axis."""
+    if operator == "reduce":
+        return extents, 1
     if operator != "conv2d":
         return extents
     batch, height, width, channels, filters, *kernel = extents

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vortex import reduction_explain as explaining
 from vortex.errors import DtypeError, OperandError, ShapeError, VortexError
 from vortex.library import Library, ReduceManifest, write
 from vortex.native import native_module
@@ -22,7 +24,10 @@ from vortex.operands import (
     refuse_gradients,
 )
 from vortex.reduction import neighbours, normalized_axes
+from vortex.reduction_explain import ReduceExplanation
+from vortex.reduction_plan import ReducePlan, planned, sweeps, views, whole_extents
 from vortex.reduction_tiles import Measured
+from vortex.shapes import thread_count
 from vortex.threads import Listener
 
 OPERANDS = ("x", "out")
@@ -56,7 +61,7 @@ class ReduceKernel:
         self.manifest = library.manifest
         self.kind: str = library.manifest.settings["kind"]
         module = native_module(library)
-        self._reduce, self._choose = module.get_function("reduce"), module.get_function("choose")
+        self._reduce, self._sweeps, self._time = map(module.get_function, ("reduce", "sweeps", "time_sweeps"))
         self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
 
     @property
@@ -99,9 +104,27 @@ class ReduceKernel:
             raise self._refusal(status, x, out)
         return out
 
-    def choose(self, rows: int, depth: int) -> Measured:
-        """The tile that reduces `rows` contiguous rows of `depth` elements: what the native choice is."""
-        return self.strategies[int(self._choose(rows, depth)) & 0xFFFFF]
+    def plan(self, shape: Sequence[int], axis: Any = None, *, threads: int | None = None) -> ReducePlan:
+        """What a call on a contiguous operand of this shape does, as its native choice says. Raises ShapeError."""
+        count, extents = thread_count(threads), whole_extents(shape)
+        found = [sweep for view in views(extents, axis) for sweep in sweeps(self._sweeps, view, count)]
+        return planned(self.manifest, found, count)
+
+    def predict(self, shape: Sequence[int], axis: Any = None, *, threads: int | None = None) -> float:
+        """Predicted seconds of a call; arguments as for `plan`."""
+        return self.plan(shape, axis, threads=threads).seconds
+
+    def explain(self, shape: Sequence[int], axis: Any = None, *, threads: int | None = None) -> ReduceExplanation:
+        """The plan with each cost term, the tiles it was preferred to, what the sieve admitted; as for `plan`."""
+        plan, extents = self.plan(shape, axis, threads=threads), whole_extents(shape)
+        axes = normalized_axes(axis, len(extents))
+        return explaining.explain(self.manifest, extents, axes, plan, thread_count(threads))
+
+    def time_selection(self, shape: Sequence[int], axis: Any = None, *, repeats: int) -> float:
+        """Seconds that a call selects for in native code, the mean of `repeats`; other arguments as for `plan`."""
+        threads = thread_count(None)
+        taken = (int(self._time(*view, threads, repeats)) for view in views(whole_extents(shape), axis))
+        return sum(taken) * 1e-9 / repeats
 
     def _retry(self, x: Any, out: Any, *numbers: int) -> Any:
         """DLPack cannot carry read-only arrays: unlock the input, which is only read, and refuse such an output."""

@@ -17,7 +17,6 @@ from vortex.dtypes import WORDS, WordFormat
 from vortex.gpu_hardware import GpuSpec
 from vortex.hardware import HardwareSpec, Level
 from vortex.operators import Operator
-from vortex.reduction import Reduce
 
 
 class Loop(Enum):
@@ -86,39 +85,38 @@ def decompose(operator: Operator, hardware: H) -> RKernel[H]:
     return RKernel(operator, hardware, levels(operator, *(hardware.level(name) for name in ("L0", "L1", "L2"))))
 
 
-def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
-    """Spatial axes in parallel at the outermost level, in time below it; those of a batch are there alone."""
-    if isinstance(operator, Reduce):
-        return reduction_levels(l0, l1, l2)
+def reuses(operator: Operator) -> bool:
+    """Whether an element of some input enters several outputs: an axis of the loops does not index it."""
+    axes = {axis.name for axis in operator.axes}
+    return any(axes - set(operand.axes) for operand in operator.inputs)
 
-    def loops(spatial: Loop) -> tuple[tuple[str, Loop], ...]:
+
+def cpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
+    """Spatial axes in parallel at the outermost level, in time below it; those of a batch are there alone.
+
+    What is used once is worth no buffer. Its reduction is cut into chunks at the outermost level too, with a second
+    reduction over their results; and in a register tile its steps go by for all outputs before the next few.
+    """
+
+    def loops(spatial: Loop, reduction: Loop = Loop.TEMPORAL_REDUCTION) -> tuple[tuple[str, Loop], ...]:
         return tuple(
-            (axis.name, Loop.TEMPORAL_REDUCTION if axis.role is Role.REDUCTION else spatial)
+            (axis.name, reduction if axis.role is Role.REDUCTION else spatial)
             for axis in operator.axes
             if spatial is Loop.PARALLEL or axis.role is not Role.BATCH
         )
 
+    below, alone = loops(Loop.TEMPORAL_SPATIAL), (Move.NONE,)
+    if reuses(operator):
+        return (
+            RLevel(l0, below, (Move.REGISTERS,), "multiply-add", (Move.MEMORY,)),
+            RLevel(l1, below, (Move.NONE, Move.CACHE_BUFFER), "rKernel(L0)", alone),
+            RLevel(l2, loops(Loop.PARALLEL), alone, "rKernel(L1)", alone),
+        )
+    innermost = tuple(sorted(below, key=lambda loop: loop[1] is Loop.TEMPORAL_REDUCTION))
     return (
-        RLevel(l0, loops(Loop.TEMPORAL_SPATIAL), (Move.REGISTERS,), "multiply-add", (Move.MEMORY,)),
-        RLevel(l1, loops(Loop.TEMPORAL_SPATIAL), (Move.NONE, Move.CACHE_BUFFER), "rKernel(L0)", (Move.NONE,)),
-        RLevel(l2, loops(Loop.PARALLEL), (Move.NONE,), "rKernel(L1)", (Move.NONE,)),
-    )
-
-
-def reduction_levels(l0: Level, l1: Level, l2: Level) -> tuple[RLevel, ...]:
-    """A reduction loads nothing into a buffer: each element is used once.
-
-    Chunks of the depth run in parallel at the outermost level too, and a second reduction over their results follows.
-    Below, a few steps of the depth go by for all outputs of a tile before the next few.
-    """
-    kept = ("outer", "inner")
-    parallel = tuple((axis, Loop.PARALLEL) for axis in ("outer", "depth", "inner"))
-    stepwise = (("outer", Loop.TEMPORAL_SPATIAL), ("depth", Loop.TEMPORAL_REDUCTION), ("inner", Loop.TEMPORAL_SPATIAL))
-    whole = (*((axis, Loop.TEMPORAL_SPATIAL) for axis in kept), ("depth", Loop.TEMPORAL_REDUCTION))
-    return (
-        RLevel(l0, whole, (Move.REGISTERS,), "combine", (Move.MEMORY,)),
-        RLevel(l1, stepwise, (Move.NONE,), "rKernel(L0)", (Move.NONE,)),
-        RLevel(l2, parallel, (Move.NONE,), "rKernel(L1), then one over the chunks", (Move.NONE,)),
+        RLevel(l0, innermost, (Move.REGISTERS,), "combine", (Move.MEMORY,)),
+        RLevel(l1, below, alone, "rKernel(L0)", alone),
+        RLevel(l2, loops(Loop.PARALLEL, Loop.PARALLEL), alone, "rKernel(L1), then one over the chunks", alone),
     )
 
 

@@ -15,14 +15,17 @@ typedef struct {
   float divisor;
 } job;
 
+static int by_rows(const vx_reduction *r) { return r->depth_stride == 1 && (r->inner == 1 || r->inner_stride != 1); }
+
 /* Depth of one chunk where `width` elements lie side by side. */
-int64_t vx_reduce_chunk(int64_t depth, int64_t width) {
+static int64_t chunk_of(int64_t depth, int64_t width) {
   int64_t least = CHUNK / (width < 1 ? 1 : width);
   if (least < LEAST_DEPTH) least = LEAST_DEPTH;
   return depth >= 2 * least ? least : depth;
 }
 
-int64_t vx_reduce_choose(int64_t rows, int64_t depth, int64_t chunks) {
+/* The tile of rows of least cost; the first of equals. */
+static int64_t choose(int64_t rows, int64_t depth, int64_t chunks) {
   int64_t best = -1;
   float least = __builtin_inff();
   for (int64_t i = 0; i < vx_reduce_tile_count; i++) {
@@ -87,19 +90,20 @@ static void run_task(void *context, int64_t index) {
 }
 
 /* One sweep over x: whole results, or one for each chunk of the depth. */
-static void sweep(const vx_reduction *r, int64_t chunk, float divisor) {
-  int64_t threads = vx_get_threads(), bytes = r->outer * r->depth * r->inner * (int64_t)sizeof(float);
-  int64_t wanted = smaller(bytes / vx_reduce_grain, SPREAD * threads);
+static job job_of(const vx_reduction *r, int64_t threads) {
+  int64_t bytes = r->outer * r->depth * r->inner * (int64_t)sizeof(float), rows = by_rows(r);
+  int64_t wanted = smaller(bytes / vx_reduce_grain, SPREAD * threads), chunk = chunk_of(r->depth, rows ? 1 : r->inner);
   if (wanted < 1 || threads < 2) wanted = 1;
-  job work = {.r = *r, .chunk = chunk, .chunks = r->depth ? quotient_up(r->depth, chunk) : 1, .divisor = divisor};
-  if (r->depth_stride == 1 && (r->inner == 1 || r->inner_stride != 1)) {
+  job work = {.r = *r, .chunk = chunk, .chunks = r->depth ? quotient_up(r->depth, chunk) : 1, .divisor = 1.0f};
+  if (rows) {
     if (r->inner == 1) { /* rows are what the kernels step over */
       work.r.inner = r->outer;
       work.r.inner_stride = r->outer_stride;
       work.r.outer = 1;
     }
-    work.tile = &vx_reduce_tiles[vx_reduce_choose(work.r.inner, r->depth, work.chunks)];
-    work.blocks = work.r.inner / work.tile->rows;
+    work.tile = &vx_reduce_tiles[choose(work.r.inner, r->depth, work.chunks)];
+    work.block = work.tile->rows;
+    work.blocks = work.r.inner / work.block;
     work.items = work.chunks > 1 ? work.r.outer * work.r.inner * work.chunks : work.r.outer * work.blocks;
   } else {
     int64_t others = r->outer * work.chunks;
@@ -108,31 +112,46 @@ static void sweep(const vx_reduction *r, int64_t chunk, float divisor) {
     work.items = others * work.blocks;
   }
   work.tasks = smaller(wanted, work.items);
-  vx_parallel(run_task, &work, work.tasks);
+  return work;
+}
+
+/* What reduces the results of the chunks of a sweep over `r`, which lie at `partial`. */
+static vx_reduction next_of(const vx_reduction *r, int64_t chunks, const float *partial) {
+  int rows = by_rows(r);
+  return (vx_reduction){.x = partial, .outer = r->outer, .depth = chunks, .inner = r->inner,
+                        .outer_stride = rows ? r->inner * chunks : chunks * r->inner,
+                        .depth_stride = rows ? 1 : r->inner, .inner_stride = rows ? chunks : 1};
+}
+
+int64_t vx_reduce_sweeps(const vx_reduction *given, int64_t threads, vx_reduce_sweep *sweeps) {
+  vx_reduction r = *given;
+  for (int64_t count = 0;;) {
+    job work = job_of(&r, threads);
+    int64_t tile = work.tile ? work.tile - vx_reduce_tiles : vx_reduce_tile_count;
+    sweeps[count++] = (vx_reduce_sweep){work.r.outer, r.depth,    work.r.inner, tile,      work.chunk,
+                                        work.chunks,  work.block, work.items,   work.tasks};
+    if (work.chunks == 1 || count == VX_REDUCE_SWEEPS) return count;
+    r = next_of(&r, work.chunks, NULL);
+  }
 }
 
 int vx_reduce(const vx_reduction *given) {
   vx_reduction r = *given;
-  float divisor = vx_reduce_is_mean ? (float)r.depth : 1.0f;
   float *partial = NULL;
   for (;;) {
-    int rows = r.depth_stride == 1 && (r.inner == 1 || r.inner_stride != 1);
-    int64_t chunk = vx_reduce_chunk(r.depth, rows ? 1 : r.inner);
-    int64_t chunks = r.depth ? quotient_up(r.depth, chunk) : 1;
-    if (chunks == 1) {
-      sweep(&r, chunk, divisor);
+    job work = job_of(&r, vx_get_threads());
+    if (work.chunks == 1) {
+      work.r.out = given->out;
+      if (vx_reduce_is_mean) work.divisor = (float)given->depth;
+      vx_parallel(run_task, &work, work.tasks);
       return 0;
     }
     /* Partial results of a sweep, then room for those of the next one: each is a small share of what it came from. */
-    int64_t count = r.outer * chunks * r.inner;
+    int64_t count = r.outer * work.chunks * r.inner;
     if (!partial && !(partial = vx_shared_scratch((size_t)(count * 2) * sizeof(float)))) return 1;
-    vx_reduction next = {.x = partial, .out = given->out, .outer = r.outer, .depth = chunks, .inner = r.inner};
-    next.outer_stride = rows ? r.inner * chunks : chunks * r.inner;
-    next.depth_stride = rows ? 1 : r.inner;
-    next.inner_stride = rows ? chunks : 1;
-    r.out = partial;
-    sweep(&r, chunk, 1.0f);
+    work.r.out = partial;
+    vx_parallel(run_task, &work, work.tasks);
+    r = next_of(&r, work.chunks, partial);
     partial += count;
-    r = next;
   }
 }

@@ -35,8 +35,15 @@ extern const int64_t vx_reduce_grain;    /* bytes that one thread reads while an
 extern const int32_t vx_reduce_is_mean;
 extern const int32_t vx_reduce_needs_one; /* nothing has no maximum */
 
-int64_t vx_reduce_chunk(int64_t depth, int64_t width);
-int64_t vx_reduce_choose(int64_t rows, int64_t depth, int64_t chunks);
+/* One sweep of a reduction: over what it goes, by which tile (that of columns is the last), in which chunks of the depth, blocks of rows or
+ * of columns, and tasks. Of contiguous rows without an inner axis, `inner` is how many there are. */
+typedef struct {
+  int64_t outer, depth, inner, tile, chunk, chunks, block, items, tasks;
+} vx_reduce_sweep;
+
+enum { VX_REDUCE_SWEEPS = 8 }; /* each leaves the next a 512th of the depth at most, which is below 2^62 */
+/* The sweeps of a reduction by so many threads, in their order; how many. */
+int64_t vx_reduce_sweeps(const vx_reduction *r, int64_t threads, vx_reduce_sweep *sweeps);
 /* 0, or 1 when memory is out. */
 int vx_reduce(const vx_reduction *r);
 

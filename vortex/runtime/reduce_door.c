@@ -2,6 +2,8 @@
 #include "reduce.h"
 #include "values.h"
 
+#include <time.h>
+
 enum { OPERAND_X = 0, OPERAND_OUT = 1 };
 /* Mirrored by reduction_launcher.REASONS. */
 enum { NOT_A_TENSOR = 1, BAD_RANK, BAD_DTYPE, BAD_DEVICE, BAD_STRIDES, MISALIGNED, BAD_OUT_SHAPE, BAD_OUT_STRIDES, OVERLAPS, OUT_OF_MEMORY, NOTHING_TO_REDUCE };
@@ -87,8 +89,28 @@ EXPORT int __tvm_ffi_reduce(void *self, const TVMFFIAny *args, int32_t count, TV
   return answer(result, vx_reduce(&r) ? REFUSE(OUT_OF_MEMORY, OPERAND_OUT) : 0);
 }
 
-/* choose(rows, depth) -> the tile of rows, and the number of chunks 2^20 */
-EXPORT int __tvm_ffi_choose(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
-  int64_t depth = args[1].v_int64, chunk = vx_reduce_chunk(depth, 1), chunks = depth ? quotient_up(depth, chunk) : 1;
-  return answer(result, vx_reduce_choose(args[0].v_int64, depth, chunks) | chunks << 20);
+static vx_reduction dense(const TVMFFIAny *args) {
+  int64_t outer = args[0].v_int64, depth = args[1].v_int64, inner = args[2].v_int64;
+  return (vx_reduction){.outer = outer, .depth = depth, .inner = inner, .outer_stride = depth * inner, .depth_stride = inner, .inner_stride = 1};
+}
+
+/* sweeps(outer, depth, inner, threads, place) of a contiguous tensor -> how many sweeps, then the fields of each */
+EXPORT int __tvm_ffi_sweeps(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_reduction r = dense(args);
+  vx_reduce_sweep sweeps[VX_REDUCE_SWEEPS];
+  int64_t known = vx_reduce_sweeps(&r, args[3].v_int64, sweeps), place = args[4].v_int64, fields = sizeof *sweeps / sizeof(int64_t);
+  if (place < 1 || place > known * fields) return answer(result, known);
+  return answer(result, ((const int64_t *)sweeps)[place - 1]);
+}
+
+/* time_sweeps(outer, depth, inner, threads, repeats) -> nanoseconds that choosing them takes so often */
+EXPORT int __tvm_ffi_time_sweeps(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
+  vx_reduction r = dense(args);
+  vx_reduce_sweep sweeps[VX_REDUCE_SWEEPS];
+  struct timespec start, end;
+  volatile int64_t chosen = 0;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  for (int64_t i = 0; i < args[4].v_int64; i++) chosen += vx_reduce_sweeps(&r, args[3].v_int64, sweeps);
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  return answer(result, (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec);
 }
