@@ -30,8 +30,8 @@ lint: $(VENV)/installed ## style, format and types
 bench-smoke: $(VENV)/eval-installed ## a few cases of every suite against every system, in minutes
 	$(BIN)/python -m eval.bench --smoke
 
-paper: $(VENV)/eval-installed ## the paper's tables and figures on this machine: hours, resumable (MINUTES=n for a sample)
-	$(BIN)/python -m eval.paper all --docs $(if $(MINUTES),--minutes $(MINUTES))
+paper: $(VENV)/eval-installed ## the paper's tables and figures on this machine: hours, resumable (MINUTES=n for a sample, THREADS=n)
+	$(BIN)/python -m eval.paper all --docs $(if $(MINUTES),--minutes $(MINUTES)) $(if $(THREADS),--threads $(THREADS))
 
 paper-smoke: $(VENV)/eval-installed ## the same with a few small cases of each, in ten minutes at most
 	$(BIN)/python -m eval.paper all --smoke --minutes 6

@@ -33,6 +33,8 @@ LARGE = 1e7
 """Flops from which a call is large."""
 RIDGE = 0.002
 """Pull of the fitted factors towards 1, as a share of the plans."""
+SIZE = (13.0, 5.5)
+"""Of the scatter plots, in inches."""
 NEAR = 3.0
 """Plans this many times slower than the best were run once only: left out of errors, kept in ranks."""
 
@@ -169,11 +171,8 @@ def worst_errors(lines: Sequence[Line], profiled: float, count: int = 12) -> str
     return markdown(("shape", "measured us", "predicted us", "largest term", "plan", "against the best plan"), rows)
 
 
-def scatter(lines: Sequence[Line], profiled: float, path: Path) -> None:
+def scatter(lines: Sequence[Line], profiled: float, figure: Any) -> None:
     """Predicted over measured seconds of every plan, chosen ones on top, and the relative error over the flops."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.0, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for layout, colour in zip(races.LAYOUTS, ("tab:blue", "tab:orange", "tab:green"), strict=True):
         here = [line for line in lines if line["layout"] == layout]
@@ -190,7 +189,6 @@ def scatter(lines: Sequence[Line], profiled: float, path: Path) -> None:
     left.legend(fontsize=8)
     for axes in (left, right):
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -256,7 +254,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = summary(lines, profiled)
     print(text)
     options.out.with_suffix(".md").write_text(f"# The cost model against measurements\n\n{text}\n")
-    scatter(lines, profiled, options.out.with_suffix(".png"))
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    scatter(lines, profiled, figure)
+    figure.savefig(options.out.with_suffix(".png"), dpi=110)
     return 0
 
 

@@ -18,7 +18,9 @@ from eval.compare import BEST, MKL_EITHER, tables
 from eval.operands import WrongResultError
 from eval.oracle import Trial
 from eval.process import ROOT
+from eval.races import LAYOUTS
 from eval.reproduce import (
+    accuracy,
     analyzers,
     backends,
     headline,
@@ -518,6 +520,39 @@ class TestStatic:
         assert "| s/0 | 1x2x3 | 2000000.0 | 0.50 | - | 64 trials in 9 s |" in page.blocks[1]
         assert "no rule" in page.blocks[-1]
         assert "| 1x2x3 | MetaSchedule | 0.50 |" in page.losses[1]
+
+
+class TestAccuracy:
+    def test_plans_are_compared_at_the_clock_of_their_run(self):
+        """A prediction of 1 s by a library that was profiled at twice the peak of the run stands for 2 s."""
+
+        def row(name: str, odd: float):
+            terms = {"compute": 1.0}
+            plans = [
+                {"label": label, "predicted": 1.0, "even": seconds, "odd": seconds, "terms": terms}
+                for label, seconds in (("chosen", 2.0), ("other", odd))
+            ]
+            case = asdict(Case("s", name, 100, 200, 300)) | {"flops": 12_000_000, "threads": 1, "layout": "plain"}
+            return case | {"chosen": "chosen", "plans": plans, "peak": 1e9, "profiled": 2e9}
+
+        page = accuracy.fit([measured(1, str(at), [row(str(at), odd)]) for at, odd in enumerate((1.5, 2.5))])
+        assert "| all | 2 | 0.0% (2) |" in page.blocks[1]
+        assert page.losses[0] == "At 1 thread(s) 1 of 2 choices are below 0.85 of the best plan:"
+        assert "| 100x200x300 plain | 0.750 | chosen | other |" in page.losses[1]
+        figure = Figure()
+        page.draw(figure)
+        assert len(figure.axes) == 2 and all(axes.collections for axes in figure.axes)
+
+    def test_every_layout_is_raced(self):
+        layouts = [case.id.split()[-1] for case in accuracy.raced(replace(OPTIONS, smoke=True))]
+        assert set(layouts) == set(LAYOUTS) and len(layouts) >= accuracy.SMOKE_SAMPLES
+
+    def test_overheads_are_told_as_they_were_measured(self):
+        values = {"torch.mm": 2.0, "torch.mm(out=)": 1.0, "vortex, arrays": 1.5, "vortex, arrays, out=": 1.25}
+        rows = [{"name": f"1x64x64 {name}", "value": value, "unit": "us"} for name, value in values.items()]
+        page = overheads.calls([measured(2, "calls", [row | {"note": f"at {row['value']}"} for row in rows])])
+        assert "| 1x64x64 torch.mm | 2 | us | at 2.0 |" in page.blocks[0]
+        assert page.losses == ["- 1x64x64 vortex, arrays, out=: at 1.25"]
 
 
 class TestRegions:

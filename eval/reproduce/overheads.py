@@ -7,18 +7,24 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from eval import plots
+from eval import overhead, plots
 from eval.commands import shown
 from eval.compare import markdown
 from eval.offline import figures, table
 from eval.operands import check, make_operands
 from eval.operator_libraries import NAMES
 from eval.records import Line
+from eval.report import figures_section
 from eval.reproduce.calls import in_turn, product, undisturbed
 from eval.reproduce.result import Measure, Options, Page, Result
 from eval.suites import Case, load_suite
+from eval.vortex_systems import load_gemm
 
 REPEATS = 20_000
+CALLS, SMOKE_CALLS = 1_000_000, 20_000
+"""Over which memory may not grow."""
+SMALL, SLOWER = "1x64x64", 1.02
+"""The smallest call, and from which share of torch.mm's time it is slower beyond noise."""
 SMOKE_FLOPS = 3e8
 DIETCODE_S = 25 * 3600.0
 """Section 7.4 of the paper: DietCode's tuning with Table 3 as its samples."""
@@ -83,6 +89,35 @@ def fig14(lines: Sequence[Line]) -> Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Calls:
+    """What a call costs besides the arithmetic: all figures in one go."""
+
+    id: str = "calls"
+
+
+def open_calls(options: Options, stack: ExitStack) -> Measure:
+    product(options)  # compiled, or found, before anything is timed; then one thread, since no pool may be awake
+    calls = SMOKE_CALLS if options.smoke else CALLS
+
+    def measured() -> list[Line]:
+        return list(overhead.figures(load_gemm(threads=1), options.seed, calls, largest=0))
+
+    return lambda case: undisturbed(measured, options)
+
+
+def calls(lines: Sequence[Line]) -> Page:
+    rows = lines[-1]["rows"]
+    figures = {row["name"]: row for row in rows}
+    slower = [
+        f"- {name}: {row['note']}"
+        for name, row in figures.items()
+        if name.startswith(f"{SMALL} vortex")
+        and row["value"] > SLOWER * figures[f"{SMALL} torch.mm{'(out=)' * ('out=' in name)}"]["value"]
+    ]
+    return Page(figures_section("One thread", rows)[1:], ["\n".join(slower)] if slower else [])
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """A library to compile."""
 
@@ -133,6 +168,17 @@ FIG14 = Result(
     open_squares,
     fig14,
     seconds=3.0,
+)
+OVERHEAD = Result(
+    "overhead",
+    "what a call costs besides the arithmetic",
+    "the native selector, the first call of a new shape against the second, the smallest calls against torch.mm, and "
+    "memory over many calls, from Python on one thread, whatever --threads says. The paper has selection alone, in "
+    "its Figure 14.",
+    lambda options: [Calls()],
+    open_calls,
+    calls,
+    seconds=30.0,
 )
 OFFLINE = Result(
     "offline",

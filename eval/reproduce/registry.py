@@ -21,6 +21,8 @@ RESULTS = {
     "hidet": "eval.reproduce.methods:HIDET",
     "ablation": "eval.reproduce.methods:ABLATION",
     "static": "eval.reproduce.static:STATIC",
+    "model": "eval.reproduce.accuracy:MODEL",
+    "overhead": "eval.reproduce.overheads:OVERHEAD",
     "offline": "eval.reproduce.overheads:OFFLINE",
 }
 """`name: module:attribute`, in the order in which they are run and told."""
