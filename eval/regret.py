@@ -31,6 +31,8 @@ from eval.sampling import Domain, samples
 from eval.stats import bootstrap, weighted_mean, weighted_quantile
 
 VENDORS = {"plain": ("mkl", "onednn", "openblas"), "packed": ("onednn_packed", "onnxruntime")}
+EFFORT = Effort(rounds=3, seconds=0.02, modes=("warm",))
+"""How long the systems are measured on a shape."""
 PANELS_FROM = 128
 """Columns from which a packed operand is panels: narrower ones are packed as they are."""
 
@@ -53,19 +55,27 @@ def choice(gemm: Any, layout: str, threads: int, m: int, n: int, k: int) -> obje
     return gemm.native_choice(shapes.shape_of(m, n, k, **operands_of(layout)), threads)
 
 
+def parts_of(options: argparse.Namespace) -> list[tuple[str, int | None, int]]:
+    """(name, K where it is fixed, shapes) of the whole domain and of every map."""
+    maps = ((f"map at K={k}", k, options.map_samples) for k in options.map)
+    return [part for part in (("domain", None, options.samples), *maps) if part[2]]
+
+
+def identity(part: str, seed: int, number: int) -> str:
+    """The id of a shape of a part. Which shape it is depends on the library, where whose choice changes."""
+    return f"{part}/{seed}/{number:04d}"
+
+
 def todo(gemm: Any, options: argparse.Namespace) -> list[tuple[Any, dict[str, Any]]]:
     """(case, what its line says of the sample) of the whole domain and of every map, taking turns."""
     parts: list[list[tuple[Any, dict[str, Any]]]] = []
     pick = partial(choice, gemm, options.layout, options.threads)
-    for k, count in [(None, options.samples), *((k, options.map_samples) for k in options.map)]:
-        if not count:
-            continue
-        name = "domain" if k is None else f"map at K={k}"
+    for name, k, count in parts_of(options):
         drawn = samples(domain_of(options, k), pick, count, options.seed)
         parts.append(
             [
                 (
-                    races.case_at("regret", f"{name}/{options.seed}/{number:04d}", sample.shape, options.layout),
+                    races.case_at("regret", identity(name, options.seed, number), sample.shape, options.layout),
                     {"part": name, "weight": sample.weight, "impurity": sample.impurity},
                 )
                 for number, sample in enumerate(drawn)
@@ -150,20 +160,19 @@ def parser() -> argparse.ArgumentParser:
 
 def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
     """Measures what the result file lacks, as far as the time goes; all lines of this library and these options."""
-    packed, identity = options.layout == "packed", gemm.library.identity
+    packed, library = options.layout == "packed", gemm.library.identity
     known = records.reopened(options.out)
     items = todo(gemm, options)
-    about = {"library": identity, "commit": machine.commit(), "device": machine.device(), "layout": options.layout}
+    about = {"library": library, "commit": machine.commit(), "device": machine.device(), "layout": options.layout}
 
     def key(line: Line) -> tuple[Any, ...]:
         return line["id"], line["m"], line["n"], line["k"], line["threads"], line["layout"], line["library"]
 
     done = {key(line): line for line in known if line.get("kind") == "race" and "part" in line}
-    keys = [(case.id, case.m, case.n, case.k, options.threads, options.layout, identity) for case, _ in items]
+    keys = [(case.id, case.m, case.n, case.k, options.threads, options.layout, library) for case, _ in items]
     left = [item for item, at in zip(items, keys, strict=True) if at not in done]
     names = VENDORS["packed" if packed else "plain"] if options.vendors is None else options.vendors
     names = [*(("vortex_packed" if packed else "vortex",) if names else ()), *names]
-    effort = Effort(rounds=3, seconds=0.02, modes=("warm",))
     end, begun = time.monotonic() + 60 * options.minutes, time.monotonic()
     with ExitStack() as stack:
         workers = start_workers(names, options.threads, stack)[0] if left else {}
@@ -173,7 +182,7 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
                 print(f"out of time: {len(left) - number + 1} shapes left; the same command goes on", file=sys.stderr)
                 break
             line = races.race(gemm, case, options.threads, packed, options.rounds)
-            line |= sample | about | {"systems": against(case, workers, effort, run) if workers else {}}
+            line |= sample | about | {"systems": against(case, workers, EFFORT, run) if workers else {}}
             records.append(options.out, [line])
             done[key(line)] = line
             remaining = (time.monotonic() - begun) / number * (len(left) - number)

@@ -547,6 +547,19 @@ class TestAccuracy:
         layouts = [case.id.split()[-1] for case in accuracy.raced(replace(OPTIONS, smoke=True))]
         assert set(layouts) == set(LAYOUTS) and len(layouts) >= accuracy.SMOKE_SAMPLES
 
+    def test_regret_is_told_with_what_vendors_run_quicker(self):
+        def row(name: str, theirs: float):
+            plans = [{"label": label, "even": 1.0, "odd": 1.0} for label in ("chosen", "other")]
+            case = asdict(Case("regret", name, 10, 20, 30)) | {"threads": 1, "packed": False, "part": "domain"}
+            systems = {"vortex": 1.0, "mkl": theirs, "onednn": None}
+            return case | {"weight": 1.0, "chosen": "chosen", "plans": plans, "systems": systems}
+
+        page = accuracy.regrets([measured(1, str(at), [row(str(at), x)]) for at, x in enumerate((0.8, 0.6, 1.5))])
+        assert page.blocks[0] == "### domain, plain B, 1 thread(s)"
+        assert "| the quickest vendor | 3 |" in page.blocks[1]
+        assert page.losses[0] == "At 1 thread(s) a vendor is quicker on 2 of 3; most where:"
+        assert page.losses[1].index("| 10x20x30 | 0.600 | chosen | 1.000 |") < page.losses[1].index("| 0.800 |")
+
     def test_overheads_are_told_as_they_were_measured(self):
         values = {"torch.mm": 2.0, "torch.mm(out=)": 1.0, "vortex, arrays": 1.5, "vortex, arrays, out=": 1.25}
         rows = [{"name": f"1x64x64 {name}", "value": value, "unit": "us"} for name, value in values.items()]

@@ -21,6 +21,7 @@ RESULTS = {
     "hidet": "eval.reproduce.methods:HIDET",
     "ablation": "eval.reproduce.methods:ABLATION",
     "static": "eval.reproduce.static:STATIC",
+    "regret": "eval.reproduce.accuracy:REGRET",
     "model": "eval.reproduce.accuracy:MODEL",
     "overhead": "eval.reproduce.overheads:OVERHEAD",
     "offline": "eval.reproduce.overheads:OFFLINE",
