@@ -15,14 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from priced import found, selector
+from test_words import ELEMENTS, hardware
 
 import vortex
 from vortex import operators as ops
 from vortex.analyzer import CLOSE_FILTERS, FILTERS, choose_panel, cover, domain, families, in_numpy
 from vortex.axes import extents, fixed
+from vortex.batch_launcher import BatchGemmKernel
 from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
+from vortex.fused import FusedGemm
+from vortex.grouped_launcher import GroupedGemmKernel
 from vortex.launcher import GemmKernel
+from vortex.library import Library
+from vortex.operators import BatchGemm, GroupedGemm
 from vortex.plans import Grid, OperandB, Region
 from vortex.selector import SlopeTable
 from vortex.shapes import shape_of
@@ -33,6 +39,7 @@ from vortex.stores import TURN_COLUMNS
 RNG = np.random.default_rng(31)
 MOST_M = 512
 N, K = 100, 70
+SOME_M = (1, 2, 3, 5, 7, 8, 13, 16, 17, 33, 64, 100, 129, 256, 511)
 THIN, DEEP = (7, 300), (24, 9000)
 """(n, k) that an unrestricted library serves by dot products, and by splitting k."""
 
@@ -110,6 +117,22 @@ def invariant_gemm() -> Iterator[GemmKernel]:
     """Hints alone: any extents are served."""
     n, k = ops.often(dict.fromkeys((*(n for n, _ in (THIN, DEEP)), N), 1)), ops.often({K: 1, THIN[1]: 1})
     yield vortex.compile(ops.Gemm(m=ops.between(1, MOST_M), n=n, k=k), hw="native", invariant="m")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def invariant_fused(request: pytest.FixtureRequest) -> FusedGemm:
+    chain = ops.bias() >> ops.gelu() >> ops.scale(per="row") >> ops.residual()
+    operator = ops.Gemm(request.param, chain, out_dtype="float32", n=DEEP[0], k=DEEP[1])
+    spec = needs.few_register_tiles() if request.param == "float32" else hardware(request.param)
+    kernel = vortex.compile(operator, spec, invariant="m")
+    assert isinstance(kernel, FusedGemm)
+    return kernel
+
+
+def of(kernel: GemmKernel, operator: ops.BatchGemm | ops.GroupedGemm) -> Library:
+    """The same machine code as another operator's."""
+    changed = replace(kernel.manifest, operator=operator.name, settings=ops.settings(operator))
+    return replace(kernel.library, manifest=changed)
 
 
 class TestOperator:
@@ -249,6 +272,49 @@ class TestInvariance:
             vortex.set_num_threads(1 + m % 3)
             left = a[:m].T.copy() if flags["transpose_a"] else a[:m]
             assert np.array_equal(invariant_gemm(left, right, **flags), whole[:m]), m
+
+    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+    @pytest.mark.parametrize(("n", "k"), [(N, K), THIN, DEEP])
+    def test_batches_and_groups_as_well(self, invariant_gemm: GemmKernel, n: int, k: int, packed: bool) -> None:
+        """Through the doors that every library of products has, beside a group of any height."""
+        bmm, grouped = (
+            BatchGemmKernel(of(invariant_gemm, BatchGemm())),
+            GroupedGemmKernel(of(invariant_gemm, GroupedGemm())),
+        )
+        a, b = reals(2, MOST_M, k), reals(2, k, n)
+        right, factors = (bmm.pack(b), grouped.pack(b)) if packed else (b, b)
+        whole = bmm(a, right)
+        for m in SOME_M:
+            vortex.set_num_threads(1 + m % 3)
+            assert np.array_equal(bmm(a[:, :m], right), whole[:, :m]), m
+            beside = grouped(np.concatenate([a[0, :m], a[1]]), factors, [m, MOST_M])
+            assert np.array_equal(beside, np.concatenate([whole[0, :m], whole[1]])), m
+
+    @pytest.mark.parametrize("layout", ["plain", "b transposed", "packed"])
+    def test_fused_and_narrow_products_as_well(self, invariant_fused: FusedGemm, layout: str) -> None:
+        n, k = DEEP
+        element = ELEMENTS.get(invariant_fused.manifest.dtype, np.float32)
+        a, b = reals(MOST_M, k).astype(element), reals(k, n).astype(element)
+        right = invariant_fused.pack(b) if layout == "packed" else b.T.copy() if layout == "b transposed" else b
+        bias, scale, residual = reals(n), reals(MOST_M), reals(MOST_M, n)
+
+        def rows(m: int) -> np.ndarray:
+            extras = {"bias": bias, "scale": scale[:m], "residual": residual[:m]}
+            return invariant_fused(a[:m], right, transpose_b=layout == "b transposed", **extras)
+
+        whole = rows(MOST_M)
+        for m in SOME_M:
+            vortex.set_num_threads(1 + m % 3)
+            assert np.array_equal(rows(m), whole[:m]), m
+
+    def test_fused_and_narrow_products_refuse_another_extent(self, invariant_fused: FusedGemm) -> None:
+        element = ELEMENTS.get(invariant_fused.manifest.dtype, np.float32)
+        n, k = DEEP
+        for columns, depth, name in [(n + 1, k, "b"), (n, k - 1, "a")]:
+            a, b = reals(3, depth).astype(element), reals(depth, columns).astype(element)
+            extras = {"bias": reals(columns), "scale": reals(3), "residual": reals(3, columns)}
+            with pytest.raises(ShapeError, match=rf"^{name} .*another extent.*n={n}, k={k}"):
+                invariant_fused(a, b, **extras)
 
     def test_layouts_agree_as_well(self, invariant_gemm: GemmKernel) -> None:
         a, b = reals(9, 400), reals(400, 5)

@@ -62,6 +62,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    invariant: str | None = ...,
     compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
@@ -72,6 +73,7 @@ def compile(
     hw: str | Path | Spec = ...,
     *,
     dtype: str | None = ...,
+    invariant: str | None = ...,
     compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
@@ -154,10 +156,8 @@ def _built_for(operator: operators.Operator, device: Target) -> operators.Operat
             raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator.open if isinstance(operator, operators.Conv2d) else operator
     if isinstance(operator, operators.Conv2d) and operator.dtype != "float32":
-        raise DtypeError(
-            f"conv2d(dtype={operator.dtype!r}) on {device.name}: CPUs have convolutions of float32 alone, whatever "
-            "their instructions; cast the operands, or compile for a GPU"
-        )
+        told = "CPUs have convolutions of float32 alone, whatever their instructions; cast the operands, or name a GPU"
+        raise DtypeError(f"conv2d(dtype={operator.dtype!r}) on {device.name}: {told}")
     return operators.compiled_as(operator)
 
 
@@ -251,9 +251,7 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
     known = fixed(operator)
     if known and not device.is_cpu:
         told = ", ".join(f"{axis}={extent}" for axis, extent in known.items())
-        raise ShapeError(
-            f"{told} on {device.name}: only CPU libraries know fixed extents so far; leave every extent open"
-        )
+        raise ShapeError(f"{told} on {device.name}: only CPU libraries know fixed extents; leave every extent open")
     if getattr(operator, "weights", None) and not device.is_cpu:
         raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
     several = isinstance(operator, operators.BatchGemm | operators.GroupedGemm) and operator.dtype not in SUMS
