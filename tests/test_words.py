@@ -316,6 +316,12 @@ def test_a_dtype_without_an_instruction_names_it_and_what_there_is() -> None:
     assert isinstance(told.value, SpecError)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prologue_is_for_float32(dtype: str) -> None:
+    with pytest.raises(DtypeError, match=f"a prologue on {dtype} operands: expected float32; cast them, or drop"):
+        vortex.compile(ops.Gemm(dtype, prologue=ops.relu()), "epyc-zen5")
+
+
 @pytest.mark.parametrize(
     ("hardware", "dtype", "instruction", "words"),
     [

@@ -23,7 +23,7 @@ from vortex.device import Meter
 from vortex.errors import DtypeError, SpecError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Conv2d, Operator, settings
+from vortex.operators import Conv2d, Operator, prologue_of, settings
 from vortex.profiler import acquire, rates
 from vortex.rates import Rates
 from vortex.rkernel import decompose
@@ -57,6 +57,8 @@ def compile(
     lanes, vectors = isa.lanes, hardware.by_vectors(operator.dtype) or isa
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     words = rkernel.words
+    if words and prologue_of(operator):
+        raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
     conv = isinstance(operator, Conv2d)
@@ -84,9 +86,6 @@ def compile(
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     nests = load_stages(found.strategies, layouts)
     parts = parts_of(operator, found.strategies, shapes, layouts, nests, vectors.registers, lanes)
-
-    if words and parts.prologue:
-        raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
     tasks = product_tasks(shapes, parts, words)
     with Emission(lanes, hardware.llvm_cpu, folder, workers) as emission:
         kernels = emission.start(tasks.measured).wait(
