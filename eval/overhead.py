@@ -1,25 +1,28 @@
 """`python -m eval.overhead`: what a call costs besides the arithmetic.
 
-Native selection, the first call of a new shape against the second, the smallest calls against torch.mm, and growth of
-memory over many calls. One thread and one process: no other library's pool is awake.
+Native selection of every operator on one thread and on two; then, of plain products on one thread, the first call of a
+new shape against the second, the smallest calls against torch.mm, and growth of memory over many calls. One process: no
+other library's pool is awake.
 """
 
 import gc
+import importlib
+import os
 import random
 import statistics
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from eval import machine, records
+from eval import machine, records, selection_times
 from eval.commands import command, ended, shown
 from eval.machine import aligned
+from eval.operator_libraries import NAMES, operator_named
 from eval.suites import fresh_seed
 from eval.vortex_systems import load_gemm
 from eval.worker import time_batch
@@ -41,12 +44,6 @@ def alternating(calls: dict[str, Callable[[], Any]], rounds: int = 30, count: in
         for name, call in calls.items():
             times[name].append(time_batch(call, count))
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-def selection_us(gemm: Any, shapes: Sequence[tuple[int, int, int]], repeats: int = 20_000) -> float | None:
-    """Native selection in microseconds, mean over shapes, if the library can time itself."""
-    timed = getattr(gemm, "time_selection", None)
-    return statistics.fmean(timed(*shape, repeats) * 1e6 for shape in shapes) if timed else None
 
 
 def random_shapes(count: int, seed: int, low: int = 2, high: int = 300) -> list[tuple[int, int, int]]:
@@ -129,29 +126,35 @@ def growth(gemm: Any, calls: int) -> Iterator[Figure]:
 def cubes(gemm: Any, largest: int) -> Iterator[Figure]:
     """Selection beside execution for m = n = k (the paper's Figure 14)."""
     for extent in (cube for cube in CUBES if cube <= largest):
-        chosen = selection_us(gemm, [(extent, extent, extent)])
+        chosen = gemm.time_selection(extent, extent, extent, 20_000) * 1e6
         a, b, c = (np.ones((extent, extent), np.float32) for _ in range(3))
         gemm(a, b, out=c)
         seconds = min(time_batch(lambda a=a, b=b, c=c: gemm(a, b, out=c), 1) for _ in range(5))  # type: ignore[misc]
-        note = "selection is not timed by this library" if chosen is None else f"selection {chosen:.3f} us"
-        more = {} if chosen is None else {"cube": extent, "selection_us": chosen}
-        yield figure(f"{extent}^3 call", seconds * 1e6, "us", note, **more)
+        note = f"selection {chosen:.3f} us"
+        yield figure(f"{extent}^3 call", seconds * 1e6, "us", note, cube=extent, selection_us=chosen)
 
 
 def figures(gemm: Any, seed: int, calls: int, largest: int) -> Iterator[Figure]:
-    chosen = selection_us(gemm, random_shapes(50, seed, 1, 5000))
-    if chosen is None:
-        print("native selection: missing, the library has no time_selection(m, n, k, repeats)", file=sys.stderr)
-    else:
-        yield figure("native selection, mean of 50 shapes", chosen, "us")
     yield from first_calls(gemm, seed)
     yield from small_calls(gemm)
     yield from growth(gemm, calls)
     yield from cubes(gemm, largest)
 
 
+def selections(gemm: Any, operators: Sequence[str], seed: int) -> Iterator[Figure]:
+    """Median and worst of each operator, whose libraries are compiled or taken from the cache."""
+    vortex: Any = importlib.import_module("vortex")
+    for name in operators:
+        hw = os.environ.get("VORTEX_EVAL_HW", "native")
+        run = gemm if name == "gemm" else vortex.compile(operator_named(name), hw=hw)
+        for line in selection_times.measured(run, name, seed):
+            yield figure(line["name"], line["value"], "us", line["note"])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command(__doc__)
+    parser.add_argument("--operators", nargs="+", choices=NAMES, default=list(NAMES), help="whose selection is timed")
+    parser.add_argument("--selection-only", action="store_true", help="time selection and nothing else")
     parser.add_argument("--calls", type=int, default=1_000_000, help="over which memory may not grow")
     parser.add_argument("--largest-cube", type=int, default=2048, help="of the calls with m = n = k")
     parser.add_argument("--seed", type=int, help="of the random shapes; default: fresh")
@@ -162,10 +165,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.allow_busy:
         machine.check_idle()
     gemm = load_gemm(threads=1)
-    about = {"threads": 1, "seed": seed, "commit": machine.commit(), "device": machine.device()}
-    for line in figures(gemm, seed, options.calls, options.largest_cube):
+    about = {"seed": seed, "commit": machine.commit(), "device": machine.device()}
+    found = selections(gemm, options.operators, seed)
+    if not options.selection_only:
+        found = chain(found, figures(gemm, seed, options.calls, options.largest_cube))
+    for line in found:
         records.append(options.out, [line | about])
-        print(f"{line['name']:55} {shown(line['value']):>12} {line['unit']:6} {line['note']}".rstrip())
+        print(f"{line['name']:72} {shown(line['value']):>12} {line['unit']:6} {line['note']}".rstrip())
     return 0
 
 
