@@ -239,7 +239,7 @@ class TestParts:
     def test_parts_on_a_fake_device(self, gemm: HostGemm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         fake_meter(monkeypatch)
         monkeypatch.setattr(run_on_device.Context, "gpu", lambda self: HostGpu())
-        monkeypatch.setattr(run_on_device.Context, "libraries", lambda self: [("lib", gemm)])
+        monkeypatch.setattr(run_on_device.Context, "libraries", lambda self, wanted=None: [("lib", gemm)])
         monkeypatch.setattr(run_on_device, "SQUARES", (Case("squares", "squares/64", 64, 64, 64),))
         small = [Case("s", f"s/{n}", 8 * n, 64, 64) for n in range(1, 9)]
         monkeypatch.setattr(run_on_device, "load_suite", lambda name: small)

@@ -16,7 +16,7 @@ import pytest
 
 from eval.gpu import bundle, host_cpu, ingest, run_on_device
 from eval.gpu.budget import Budget, Journal, median, read_journal, spread
-from eval.suites import Case
+from eval.suites import CONV_SUITES, Case
 from vortex.errors import LibraryError
 from vortex.gpu_library import GpuLibrary, write
 
@@ -65,7 +65,7 @@ import vortex, eval
 assert vortex.__file__.startswith(sys.argv[1]) and eval.__file__.startswith(sys.argv[1])
 import eval.gpu.run_on_device, eval.gpu.host_cpu
 if find_spec("torch"):
-    import eval.gpu.verify, eval.gpu.levels, eval.gpu.race, eval.gpu.rivals
+    import eval.gpu.verify, eval.gpu.levels, eval.gpu.race, eval.gpu.rivals, eval.gpu.conv_race
 from vortex.gpu_library import read
 from vortex.gpu_launcher import GpuGemm
 from pathlib import Path
@@ -103,13 +103,11 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
         path.write_bytes(path.read_bytes()[:-100])
         assert bundle.main([str(path), "--out", str(tmp_path / "b")]) == 1
 
-    def test_what_would_not_be_measured_stays_here(
-        self, library: GpuLibrary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ):
+    def test_libraries_of_every_operator_travel(self, library: GpuLibrary, tmp_path: Path):
         path = tmp_path / "int8.vortex"
         write(replace(library, manifest=replace(library.manifest, dtype="int8", settings={"dtype": "int8"})), path)
-        assert bundle.main([str(path), "--out", str(tmp_path / "none")]) == 1 and not (tmp_path / "none").exists()
-        assert "int8.vortex computes gemm" in capsys.readouterr().err
+        assert bundle.make([path], tmp_path / "bundle") > path.stat().st_size
+        assert all((tmp_path / "bundle" / "eval" / "suites" / f"{name}.csv").is_file() for name in CONV_SUITES)
 
     def test_what_is_too_large_is_refused(self, library: GpuLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / "x.vortex"

@@ -16,11 +16,11 @@ from pathlib import Path
 from eval.commands import command
 from eval.gpu.budget import write_json
 from eval.gpu.run_on_device import FIGURE_16, SUITES
+from eval.suites import CONV_SUITES
 from vortex.errors import LibraryError, VortexError
 from vortex.gpu_library import read
 from vortex.library import is_gpu_library
 from vortex.library import read as read_cpu
-from vortex.operators import finishing, rebuilt
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MOST_BYTES = 60 << 20
@@ -76,21 +76,16 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def make(libraries: Sequence[Path], out: Path) -> int:
-    """Fill a new folder; its size in bytes. LibraryError where it would be too large to carry, or not be measured."""
+    """Fill a new folder; its size in bytes. LibraryError where it would be too large to carry."""
     if out.exists():
         raise LibraryError(f"{out} exists; give a new folder")
-    for path in filter(is_gpu_library, libraries):
-        manifest = read(path).manifest
-        if manifest.operator != "gemm" or finishing(rebuilt(manifest.operator, manifest.settings)) is not None:
-            told = f"{path.name} computes {manifest.operator} with {manifest.settings}"
-            raise LibraryError(f"{told}; the scripts measure plain products of one float type: leave it out")
     for source in closure(ENTRIES):
         target = out / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     suites = out / "eval" / "suites"
     suites.mkdir()
-    for name in (*SUITES, FIGURE_16):
+    for name in (*SUITES, FIGURE_16, *CONV_SUITES):
         shutil.copyfile(ROOT / "eval" / "suites" / f"{name}.csv", suites / f"{name}.csv")
     hashes = {}
     for path in libraries:

@@ -114,6 +114,24 @@ def suite_tables(results: Row, library: str) -> list[str]:
     return lines
 
 
+def conv_table(results: Row, library: str) -> list[str]:
+    """Convolutions against cuDNN, by suite."""
+    timed = {
+        system: {row["id"]: row for row in rows_of(results, "conv", library=library, system=system)}
+        for system in ("vortex", "cudnn")
+    }
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for case, row in timed["cudnn"].items():
+        for mode in ("warm", "cold") if case in timed["vortex"] else ():
+            ratio = row[f"{mode}_s"] / timed["vortex"][case][f"{mode}_s"]
+            ratios.setdefault((row["suite"], mode), []).append(ratio)
+    rows = [
+        (suite, mode, len(found), f"{geometric_mean(found):.2f}", f"{sum(r >= 1 for r in found) / len(found):.0%}")
+        for (suite, mode), found in sorted(ratios.items())
+    ]
+    return table(("convolutions over cuDNN", "L2", "cases", "geometric mean", "at least as fast"), rows) if rows else []
+
+
 def choice_tables(results: Row, library: str) -> list[str]:
     lines: list[str] = []
     cores = rows_of(results, "core_types", library=library)
@@ -175,7 +193,7 @@ def page(results: Row, spec: str) -> str:
         lines[2:2] = [f"**Verification did not finish: {'; '.join(open_checks)}.**", ""]
     for library in libraries:
         lines += [f"## {library}", "", *checks(results, library), *asked_table(results, library)]
-        lines += [*suite_tables(results, library), *choice_tables(results, library)]
+        lines += [*suite_tables(results, library), *conv_table(results, library), *choice_tables(results, library)]
         errors = [
             abs(row["predicted_s"] / row["warm_s"] - 1)
             for row in rows_of(results, "suite", library=library, system="vortex")

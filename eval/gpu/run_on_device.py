@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.gpu.budget import Budget, Journal, Row, read_journal, write_json
-from eval.suites import Case, load_suite, sample
+from eval.operator_cases import read_operator_suite
+from eval.suites import CONV_SUITES, SUITE_DIR, Case, load_suite, sample
 
 HERE = Path(__file__).resolve().parent.parent.parent
 SUITES = (
@@ -32,6 +33,8 @@ SUITES = (
 SQUARES = tuple(Case("squares", f"squares/{n}", n, n, n) for n in (1024, 4096, 8192))
 COMPILED_CASES = 2
 """torch.compile's max-autotune takes seconds a case, and its share of the time has room for no more."""
+MOST_CONV_BYTES = 1e9
+"""Of a convolution's tensors in float32: cuDNN may want several times as much to work in."""
 FIGURE_16 = "vortex_fig16_small_m_48"
 RESERVE_S = 15.0
 """Kept for writing the results and for ending children."""
@@ -60,11 +63,11 @@ class Context:
 
         return TorchGpu()
 
-    def libraries(self) -> list[tuple[str, Any]]:
-        """Libraries of the bundle that run on this device; the others are told as skipped."""
+    def libraries(self, wanted: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:
+        """Libraries of the bundle that run on this device, the others are told as skipped; of those the ones whose
+        manifest is `wanted`, by itself plain products of floats."""
+        from eval.gpu.kinds import is_plain, opened
         from vortex.errors import VortexError
-        from vortex.gpu_launcher import GpuGemm
-        from vortex.gpu_library import read
         from vortex.library import is_gpu_library
 
         found = []
@@ -72,7 +75,7 @@ class Context:
             if is_gpu_library(path):
                 start = time.perf_counter()
                 try:
-                    gemm = GpuGemm(read(path), 0, jit=self.options.jit)
+                    gemm = opened(path, self.options.jit)
                 except VortexError as error:
                     self.journal.add("library_skipped", library=path.stem, why=str(error))
                     continue
@@ -83,7 +86,7 @@ class Context:
                 found.append((path.stem, gemm))
         if not found:
             raise SystemExit("no library of the bundle runs here")
-        return found
+        return [(name, gemm) for name, gemm in found if (wanted or is_plain)(gemm.manifest)]
 
     def share(self, parts: int) -> Budget:
         return Budget(self.budget.left / max(1, parts))
@@ -103,7 +106,7 @@ def item_bytes(gemm: Any) -> int:
 def part_verify(context: Context) -> None:
     from eval.gpu.verify import verify
 
-    gpu, found = context.gpu(), context.libraries()
+    gpu, found = context.gpu(), context.libraries(lambda manifest: True)
     for number, (name, gemm) in enumerate(found):
         budget = context.share(len(found) - number)
         verify(gpu, gemm, name, context.journal, budget, context.options.trials, context.options.seed)
@@ -167,6 +170,16 @@ def part_compile(context: Context) -> None:
     raced(context, ("torch_compile",), COMPILED_CASES, squares=False, libraries=1)
 
 
+def part_conv(context: Context) -> None:
+    from eval.gpu.conv_race import convolutions
+
+    gpu, found = context.gpu(), context.libraries(lambda manifest: manifest.operator == "conv2d")
+    every = [case for suite in CONV_SUITES for case in read_operator_suite(SUITE_DIR / f"{suite}.csv")]
+    cases = sample([case for case in every if case.footprint_bytes < MOST_CONV_BYTES], 40, context.options.seed)
+    for number, (name, conv) in enumerate(found):
+        convolutions(gpu, conv, name, cases, context.journal, context.share(len(found) - number))
+
+
 def part_sanitizer(context: Context) -> None:
     """compute-sanitizer over one small trial of a few kernels, each tool in a process of its own."""
     tool = shutil.which("compute-sanitizer")
@@ -189,7 +202,8 @@ def part_few(context: Context) -> None:
     from eval.gpu.verify import run_few
 
     gpu, found = context.gpu(), context.libraries()
-    if wrong := run_few(gpu, found[0][1], 4):  # one library: the tool patches all code that is loaded
+    # One library: the tool patches all code that is loaded.
+    if wrong := run_few(gpu, found[0][1], 4) if found else 0:
         raise SystemExit(f"{wrong} kernels are wrong")
 
 
@@ -203,14 +217,15 @@ def part_cpu(context: Context) -> None:
 
 
 PARTS = (
-    Part("verify", 0.19, part_verify),
-    Part("suites", 0.21, part_suites),
-    Part("levels", 0.14, part_levels),
+    Part("verify", 0.18, part_verify),
+    Part("suites", 0.20, part_suites),
+    Part("levels", 0.13, part_levels),
     Part("figure16", 0.06, part_figure16),
     Part("oracle", 0.08, part_oracle),
     Part("sweep", 0.06, part_sweep),
     Part("triton", 0.06, part_triton),
-    Part("sanitizer", 0.09, part_sanitizer),
+    Part("conv", 0.05, part_conv),
+    Part("sanitizer", 0.07, part_sanitizer),
     Part("cpu", 0.05, part_cpu),
     Part("compile", 0.06, part_compile),
 )

@@ -16,6 +16,9 @@ TYPES = {
     "tfloat32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
 }
 FLUSH_BYTES = 256 << 20
 """More than any L2 holds."""

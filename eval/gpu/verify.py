@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from eval.gpu.budget import Budget, Journal
+from eval.gpu.kinds import EPSILON, Place, arranged, is_plain, judged
 from eval.gpu.torch_gpu import TorchGpu, product, sampled
+from vortex.gpu_door import ITEM_BYTES
 from vortex.gpu_selector import GpuPlan, parts_of
+from vortex.operators import rebuilt, store_of
 
-EPSILON = {"float32": 2.0**-23, "tfloat32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Of the type that operands are rounded to when multiplied, or C when stored; the coarser of the two."""
 GUARD = 777.0
 SAMPLES = 48
-ITEM_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def check(gpu: TorchGpu, gemm: Any, index: int, trial: Trial, seed: int, integer
     kernel, dtype = gemm.kernels[index], gemm.manifest.dtype
     v, item = kernel.variant, ITEM_BYTES[dtype]
     shift, extra = shift_of(v.vector_bytes, item)
+    if not is_plain(gemm.manifest):
+        return check_kind(gpu, gemm, index, trial, Place(gpu, dtype, seed, integers, shift, extra))
     a, b = (
         gpu.operand(rows, columns, dtype, seed + place, integers)
         for place, (rows, columns) in enumerate(((trial.m, trial.k), (trial.k, trial.n)))
@@ -92,6 +94,16 @@ def check(gpu: TorchGpu, gemm: Any, index: int, trial: Trial, seed: int, integer
     out.fill_(GUARD)
     outside = int((whole != GUARD).sum().item())
     return {"error": error, "outside": outside, "right": outside == 0 and (error == 0 if integers else error <= 1)}
+
+
+def check_kind(gpu: TorchGpu, gemm: Any, index: int, trial: Trial, place: Place) -> dict[str, Any]:
+    """The same for another operator, see `kinds`."""
+    kernel, manifest = gemm.kernels[index], gemm.manifest
+    case = arranged(place, gemm, kernel, trial)
+    cut = parts_of(trial.splits, case.k, kernel.variant.strategy.l1.k)
+    case.run(GpuPlan(index, kernel.variant, *cut, raster_of(gemm, index), 0.0))
+    gpu.synchronize()
+    return judged(case, store_of(rebuilt(manifest.operator, manifest.settings)), manifest.dtype, place.integers)
 
 
 def raster_of(gemm: Any, index: int) -> int:
