@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
 
 torch = pytest.importorskip("torch")
 
-from eval.gpu import levels, race, run_on_device, selection, verify  # noqa: E402  # these import torch
+from eval.gpu import levels, race, rivals, run_on_device, selection, verify  # noqa: E402  # these import torch
 from eval.gpu.torch_gpu import TorchGpu  # noqa: E402
 
 
@@ -196,6 +197,41 @@ class TestMeasuring:
         assert [row["system"] for row in found] == ["vortex", "cublas"] * 2
         assert all(row["right"] for row in found if row["system"] == "vortex")
         assert {row["system"] for row in rows(journal, "absent")} == {"triton"}
+
+    def test_cutlass_is_absent_or_the_fastest_of_its_kernels(self, monkeypatch: pytest.MonkeyPatch):
+        """A registry that is not there, and one of three kernels: one refuses, one is slower."""
+        a = b = out = torch.zeros(2, 2)
+        monkeypatch.setitem(sys.modules, "cutlass.operators", None)
+        with pytest.raises(rivals.Absent, match="no CUTLASS operators here"):
+            rivals.rival("cutlass", "float16")(a, b, out)
+        ran: list[str] = []
+
+        class Operator(SimpleNamespace):
+            def compile(self, arguments: Any) -> str:
+                if self.name == "refuses":
+                    raise RuntimeError("no")
+                return f"artifact of {self.name}"
+
+            def run(self, arguments: Any, compiled_artifact: str, stream: Any, assume_supported_args: bool) -> None:
+                assert (arguments.a, compiled_artifact, stream) == (1, f"artifact of {self.name}", 77)
+                ran.append(self.name)
+
+        registry = SimpleNamespace(
+            GemmArguments=lambda *operands, accumulator_type: SimpleNamespace(a=1),
+            get_operators=lambda arguments, target_sm: [Operator(name=n) for n in names if target_sm == "90"],
+        )
+        monkeypatch.setitem(sys.modules, "cutlass.operators", registry)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: 77)
+        monkeypatch.setattr(rivals, "_seconds", lambda call: (call(), 1.0 if ran[-1] == "quick" else 2.0)[1])
+        names = ["refuses", "slow", "quick"]
+        call = rivals.rival("cutlass", "float16")(a, b, out)
+        ran.clear()
+        call()
+        assert ran == ["quick"]
+        names = ["refuses"]
+        with pytest.raises(rivals.Absent, match="none of 1 kernels"):
+            rivals.rival("cutlass", "float16")(a, b, out)
 
     def test_core_types(self, gemm: HostGemm, journal: Journal):
         race.core_types(HostGpu(), gemm, "lib", [Case("f", "f/0", 1, 64, 64)], 2, journal, Budget(60))

@@ -1,7 +1,8 @@
-"""What a user of torch would call instead: cuBLAS, cuBLASLt (first and best algorithm), Triton, torch.compile."""
+"""What a user of torch would call instead: cuBLAS, cuBLASLt (first, best algorithm), Triton, torch.compile, CUTLASS."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -102,11 +103,50 @@ def triton_mm(a: Any, b: Any, out: Any) -> Call:
     return lambda: _triton(a, b, out)
 
 
+CUTLASS_KERNELS = 8
+"""Of those that CUTLASS names for a product, in its order: each is compiled before it is timed, for seconds."""
+
+
+def cutlass(a: Any, b: Any, out: Any) -> Call:
+    """The fastest of some kernels of CUTLASS's own registry (the wheel nvidia-cutlass-operators), each timed before."""
+    try:
+        operators: Any = importlib.import_module("cutlass.operators")
+    except ImportError as error:
+        raise Absent(f"no CUTLASS operators here: {error}") from error
+    arguments = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
+    major, minor = torch.cuda.get_device_capability()
+    found = operators.get_operators(arguments, target_sm=f"{major}{minor}")[:CUTLASS_KERNELS]
+    best, least = None, float("inf")
+    for operator in found:
+        try:
+            call = _cutlass_call(operator, arguments)
+            call()
+            seconds = _seconds(call)
+        except (RuntimeError, TypeError, ValueError):  # a kernel that does not compile here, or refuses the product
+            continue
+        if seconds < least:
+            best, least = call, seconds
+    if best is None:
+        raise Absent(f"none of {len(found)} kernels of CUTLASS serves this product")
+    return best
+
+
+def _cutlass_call(operator: Any, arguments: Any) -> Call:
+    artifact = operator.compile(arguments)
+
+    def call() -> None:
+        stream = torch.cuda.current_stream()
+        operator.run(arguments, compiled_artifact=artifact, stream=stream, assume_supported_args=True)
+
+    return call
+
+
 RIVALS: dict[str, Callable[[Any, Any, Any], Call]] = {
     "cublas": torch_mm,
     "cublaslt": cublaslt,
     "triton": triton_mm,
     "torch_compile": compiled,
+    "cutlass": cutlass,
 }
 
 

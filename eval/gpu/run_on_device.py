@@ -32,7 +32,7 @@ SUITES = (
 )
 SQUARES = tuple(Case("squares", f"squares/{n}", n, n, n) for n in (1024, 4096, 8192))
 COMPILED_CASES = 2
-"""torch.compile's max-autotune takes seconds a case, and its share of the time has room for no more."""
+"""max-autotune of torch.compile, and CUTLASS, compile for seconds a case: their shares have room for no more."""
 MOST_CONV_BYTES = 1e9
 """Of a convolution's tensors in float32: cuDNN may want several times as much to work in."""
 FIGURE_16 = "vortex_fig16_small_m_48"
@@ -170,6 +170,10 @@ def part_compile(context: Context) -> None:
     raced(context, ("torch_compile",), COMPILED_CASES, squares=False, libraries=1)
 
 
+def part_cutlass(context: Context) -> None:
+    raced(context, ("cutlass",), COMPILED_CASES, squares=False, libraries=1)
+
+
 def part_conv(context: Context) -> None:
     from eval.gpu.conv_race import convolutions
 
@@ -219,15 +223,16 @@ def part_cpu(context: Context) -> None:
 PARTS = (
     Part("verify", 0.18, part_verify),
     Part("suites", 0.20, part_suites),
-    Part("levels", 0.13, part_levels),
+    Part("levels", 0.12, part_levels),
     Part("figure16", 0.06, part_figure16),
-    Part("oracle", 0.08, part_oracle),
+    Part("oracle", 0.07, part_oracle),
     Part("sweep", 0.06, part_sweep),
     Part("triton", 0.06, part_triton),
     Part("conv", 0.05, part_conv),
-    Part("sanitizer", 0.07, part_sanitizer),
+    Part("sanitizer", 0.06, part_sanitizer),
     Part("cpu", 0.05, part_cpu),
-    Part("compile", 0.06, part_compile),
+    Part("compile", 0.05, part_compile),
+    Part("cutlass", 0.04, part_cutlass),
 )
 HIDDEN = (Part("few", 0.0, part_few),)
 
