@@ -14,9 +14,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from eval.conv_oracle import SUITES, window_of
 from eval.operator_cases import OperatorCase, load_any_suite
 from eval.operator_operands import shapes
+from eval.operator_oracle import CONV_SUITES, window_of
 from eval.suites import random_cases, sample
 
 SHAPES, REPEATS, MEANS = 60, 2000, 3
@@ -102,7 +102,7 @@ def batches(run: Any, name: str, count: int, seed: int) -> Iterator[Selection]:
 
 
 def convolutions(run: Any, name: str, count: int, seed: int) -> Iterator[Selection]:
-    every = [case for suite in SUITES for case in load_any_suite(suite) if isinstance(case, OperatorCase)]
+    every = [case for suite in CONV_SUITES for case in load_any_suite(suite) if isinstance(case, OperatorCase)]
     for case in sample(every, count, seed):
         at, window = shapes(case), window_of(case)
         extents = at["x"], at["w"]

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_words import hardware
+
+import vortex
 
 pytest.importorskip("psutil")
 
-from eval import bench, conv_oracle, records, worker
+from eval import bench, operator_oracle, records, worker
 from eval.operands import WrongResultError
 from eval.operator_cases import OperatorCase, as_variant, case_of, load_any_suite, reductions, shape_of
 from eval.operator_operands import check, make
@@ -26,9 +29,12 @@ from eval.registry import RIVALS, SYSTEMS
 from eval.roofline import Limits, MemoryLevel, roofline_seconds
 from eval.suites import Case
 from eval.systems import AbsentError
+from vortex.batch_launcher import BatchGemmKernel
 from vortex.conv_launcher import ConvKernel
 from vortex.conv_selector import ConvPlan
-from vortex.library import Library
+from vortex.library import Library, read
+from vortex.operators import BatchGemm, Gemm
+from vortex.operators import settings as fields_of
 
 LIMITS = Limits(100e9, (MemoryLevel("L1", 1 << 40, 1e15, 1e15), MemoryLevel("memory", 1 << 62, 20e9, 30e9)))
 CONV = {
@@ -183,9 +189,9 @@ class TestSystems:
         assert served.answer({"do": "measure", "mode": "warm", "seconds": 0.001})["calls"] > 0
 
 
-class TestConvOracle:
+class TestOperatorOracle:
     def test_every_plan_of_a_case_is_run(self, conv_library: Library):
-        found = conv_oracle.try_plans(ConvKernel(conv_library), SMALL[0], rounds=2)
+        found = operator_oracle.try_plans(ConvKernel(conv_library), SMALL[0], rounds=2)
         assert found["plans"] == 6 and found["share"] > 0
         assert "direct" in found["chosen"]
 
@@ -197,7 +203,7 @@ class TestConvOracle:
         given = ["--library", str(tmp_path / "conv.vortex"), "--max-flops", "8e6", "--threads", "1", "--rounds", "2"]
         given += ["--seed", "1", "--allow-busy", "--out", str(out), "--sample", "10"]
         for _ in range(2):
-            assert conv_oracle.main(given) == 0
+            assert operator_oracle.main(given) == 0
             lines = records.read([out])
             assert 0 < len(lines) < 10
         told = capsys.readouterr().out
@@ -209,10 +215,30 @@ class TestConvOracle:
                 out.fill(1.0)
 
         with pytest.raises(WrongResultError):
-            conv_oracle.try_plans(Wrong(conv_library), SMALL[0], rounds=2)
+            operator_oracle.try_plans(Wrong(conv_library), SMALL[0], rounds=2)
+
+    def test_every_plan_of_a_batch_is_run(self, library_path: Path):
+        library = read(library_path)
+        batched = replace(library.manifest, operator="batch_gemm", settings=fields_of(BatchGemm()))
+        bmm = BatchGemmKernel(replace(library, manifest=batched))
+        extents = {"batch": 3, "m": 9, "n": 20, "k": 17, "trans_a": 0, "trans_b": 1}
+        found = operator_oracle.try_plans(bmm, OperatorCase("small", "bmm", "batch_gemm", extents), rounds=2)
+        assert found["plans"] == len(bmm.plans(3, 9, 20, 17, transpose_b=True)) and found["share"] > 0
+        assert found["chosen"].endswith("thread(s)") and found["seconds"] > 0
+
+    def test_every_plan_of_a_narrow_product_is_run(self):
+        gemm = vortex.compile(Gemm("int8", out_dtype="int32"), hardware("int8"))
+        found = operator_oracle.try_plans(gemm, SMALL[4], rounds=2)
+        assert found["plans"] == len(gemm.plans(20, 32, 64)) and found["share"] > 0
+
+    def test_cases_are_of_the_operator(self):
+        for name, suites in operator_oracle.SUITES.items():
+            ops = {case.op for case in operator_oracle.cases_of(name, suites)}
+            assert ops == {"batch_gemm" if name == "batch" else name}
 
     def test_the_table_lists_the_worst_first(self):
-        line = {"suite": "small", "id": "conv", "extents": CONV, "threads": 1, "chosen": "a", "best": "b"}
-        told = conv_oracle.table([line | {"share": 0.9}, line | {"share": 1.0}])
-        assert "| 1 | 2 | 94.9 % | 95.0 % | 90.0 % |" in told
+        line = {"suite": "small", "id": "conv", "op": "conv2d", "extents": CONV}
+        line |= {"threads": 1, "chosen": "a", "best": "b"}
+        told = operator_oracle.table([line | {"share": 0.9}, line | {"share": 1.0}])
+        assert "| conv2d | 1 | 2 | 94.9 % | 95.0 % | 90.0 % |" in told
         assert told.index("| 90.0 % | a") < told.index("| 100.0 % | a")
