@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from matplotlib.figure import Figure
 
@@ -97,10 +98,15 @@ class Calls:
 
 def open_calls(options: Options, stack: ExitStack) -> Measure:
     product(options)  # compiled, or found, before anything is timed; then one thread, since no pool may be awake
-    calls = SMOKE_CALLS if options.smoke else CALLS
+    calls, operators = (SMOKE_CALLS, NAMES[:1]) if options.smoke else (CALLS, NAMES)
 
     def measured() -> list[Line]:
-        return list(overhead.figures(load_gemm(threads=1), options.seed, calls, largest=0))
+        gemm = load_gemm(threads=1)
+        figures = chain(
+            overhead.selections(gemm, operators, options.seed),
+            overhead.figures(gemm, options.seed, calls, largest=0),
+        )
+        return list(figures)
 
     return lambda case: undisturbed(measured, options)
 
@@ -172,13 +178,13 @@ FIG14 = Result(
 OVERHEAD = Result(
     "overhead",
     "what a call costs besides the arithmetic",
-    "the native selector, the first call of a new shape against the second, the smallest calls against torch.mm, and "
-    "memory over many calls, from Python on one thread, whatever --threads says. The paper has selection alone, in "
-    "its Figure 14.",
+    "the native selector of every operator, for one thread and two; from Python, on one thread whatever --threads says, "
+    "the first call of a new shape against the second, the smallest calls against torch.mm, and memory over many "
+    "calls. The paper has selection alone, in its Figure 14.",
     lambda options: [Calls()],
     open_calls,
     calls,
-    seconds=30.0,
+    seconds=120.0,
 )
 OFFLINE = Result(
     "offline",
