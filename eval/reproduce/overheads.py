@@ -178,7 +178,7 @@ FIG14 = Result(
 OVERHEAD = Result(
     "overhead",
     "what a call costs besides the arithmetic",
-    "the native selector of every operator, for one thread and two; from Python, on one thread whatever --threads says, "
+    "the native selector of every operator, for one thread and two; from Python, on one thread whatever --threads is, "
     "the first call of a new shape against the second, the smallest calls against torch.mm, and memory over many "
     "calls. The paper has selection alone, in its Figure 14.",
     lambda options: [Calls()],
