@@ -24,18 +24,7 @@ from vortex.dtypes import SUMS
 from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
-from vortex.gpu_library import (
-    COMPILED,
-    DOOR,
-    LIBRARY,
-    WITHOUT_SPILLS,
-    Entry,
-    GpuLibrary,
-    GpuManifest,
-    Kernel,
-    ptx_name,
-    verify,
-)
+from vortex.gpu_library import DOOR, WITHOUT_SPILLS, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
 from vortex.gpu_meter import Meter
 from vortex.gpu_profiler import GpuProfile, block_costs, finished_bytes, rates, recording
 from vortex.gpu_selector import ALIGNMENTS, GpuSelector
@@ -99,7 +88,7 @@ def compile(
     clock.lap("emit")
     fitting = filter_by_spills(variants, emitted)
     admitted = [row for variety in varieties for row in variety.admitted]
-    admitted += [Admitted(LIBRARY, COMPILED, len(variants)), Admitted(LIBRARY, WITHOUT_SPILLS, len(fitting))]
+    admitted.append(Admitted("library", WITHOUT_SPILLS, len(fitting)))
     about = {"versions": versions, "admitted": tuple(admitted)}
     progress("analyzing kernels", 0.8)
     library = linked(operator, hardware, fitting, emitted, recording(hardware), folder, about)

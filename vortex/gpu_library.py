@@ -25,8 +25,8 @@ from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 FORMAT = 2
 KIND = "gpu"
 MANIFEST, DOOR = "manifest.json", "door.so"
-LIBRARY, COMPILED, WITHOUT_SPILLS = "library", "Variants", "FilterBySpills"
-"""What `admitted` calls the last filter of all: kernels that were compiled, and those that ptxas held in registers."""
+COMPILED, WITHOUT_SPILLS = "Variants", "FilterBySpills"
+"""What `admitted` calls kernels that were compiled, of each backend, and those of all that ptxas held in registers."""
 ELF, CUDA_MACHINE = b"\x7fELF", 190
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, KeyError, ValueError, OSError, EOFError, RuntimeError)
 """All that a damaged archive makes zipfile raise; RuntimeError of flags that say encrypted or unknown compression."""
@@ -97,8 +97,8 @@ class GpuManifest:
     @property
     def spilled(self) -> int:
         """Variants that were compiled and left out, because ptxas could not hold them in registers."""
-        counts = {row.filter: row.count for row in self.admitted if row.level == LIBRARY}
-        return counts[COMPILED] - counts[WITHOUT_SPILLS] if counts else 0
+        counts = {name: sum(r.count for r in self.admitted if r.filter == name) for name in (COMPILED, WITHOUT_SPILLS)}
+        return counts[COMPILED] - counts[WITHOUT_SPILLS]
 
     def to_json(self, hashes: Mapping[str, str]) -> str:
         return json.dumps({"format": FORMAT, "kind": KIND, "files": dict(hashes), **asdict(self)}, indent=1)
