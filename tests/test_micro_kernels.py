@@ -129,3 +129,17 @@ def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path, near: bool, ask
     body = disassembled(path)
     assert len(re.findall(asks, body)) >= vectors * streamed.k
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_rows_from_near_are_not_asked_for(tmp_path: Path, near: bool) -> None:
+    """The loads that bring them need the slots; sums stay in registers either way."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_dot import STEP_IR, dot_kernel
+    from vortex.codegen.lower import compile_object, cpu_target
+
+    path = tmp_path / "dot.o"
+    compile_object([dot_kernel(6, 1, LANES, near)], cpu_target(SPEC.llvm_cpu), path, llvm_ir=STEP_IR)
+    body = disassembled(path)
+    assert ("prefetch" in body) != near and len(re.findall(r"vfmadd", body)) >= 6
+    assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.candidates import Strategy, dot_tiles
+from vortex.candidates import DOT_ROWS, Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
@@ -38,6 +38,11 @@ AHEAD, FEW_ROWS = 128, 3
 lines waits for both, and from L2 prefetchers are late for the second (20000 x 8 x 500 on Zen 5: 22 GB/s, 34 so). Tiles
 of more rows wait for other things, and pay for the asking (334925 x 2 x 64: a tenth).
 """
+NEAR = {1: 6, 2: 8}
+"""Most rows, by columns, of tiles whose rows come from within the outermost cache: prefetchers are in time there, and
+asking takes slots that the loads need (Zen 4, one column: 768 x 2304 86 GB/s, asked for 76; 128 x 1024 out of L2 106
+and 82). Tiles of more columns wait for their multiply-adds. Eight rows a page apart and a column crowd a set of L1.
+"""
 
 
 def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
@@ -46,17 +51,26 @@ def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[in
     return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
 
 
-def dot_symbol(rows: int, columns: int) -> str:
-    return f"vortex_dot_{rows}x{columns}"
+MOST = 16
+"""More than the columns of any tile: `VX_DOT_MOST`."""
 
 
-def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
+def near_shapes(dots: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Those (rows, columns) that have a kernel for rows from near as well."""
+    return tuple((rows, columns) for rows, columns in dots if rows <= NEAR.get(columns, 0))
+
+
+def dot_symbol(rows: int, columns: int, near: bool = False) -> str:
+    return f"vortex_{'near_dot' if near else 'dot'}_{rows}x{columns}"
+
+
+def dot_kernel(rows: int, columns: int, lanes: int, near: bool = False) -> tirx.PrimFunc:
     """C[i, j] (+)= sum over k of X[i, k] Y[j, k].
 
     `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate, ahead)`, strides in elements; so far ahead
-    of X is asked for.
+    of X is asked for, unless it is `near`.
     """
-    kernel = filled(_form(lanes), dot_symbol(rows, columns), rows, columns)
+    kernel = filled(_form(lanes), dot_symbol(rows, columns, near), rows, columns, int(not near))
     names = vector_intrinsics(lanes)
     stages = (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1))
     return placed(kernel, stages).mod["main"]
@@ -65,7 +79,7 @@ def dot_kernel(rows: int, columns: int, lanes: int) -> tirx.PrimFunc:
 @cache
 def _form(lanes: int) -> tirx.PrimFunc:
     """The kernel of every tile; its last parameters are what `dot_kernel` fills in."""
-    rows, columns = (tirx.Var(name, "int32") for name in ("rows", "columns"))
+    rows, columns, asks = (tirx.Var(name, "int32") for name in ("rows", "columns", "asks"))
     count, vectors = rows * columns, LINE // lanes
 
     @T.inline
@@ -131,10 +145,11 @@ def _form(lanes: int) -> tirx.PrimFunc:
             whole = T.meta_var(T.truncdiv(depth, lanes))
             lines = T.meta_var(T.truncdiv(depth, LINE))
             for line in T.serial(lines):
-                for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, line * LINE + ahead]), cache=2))
-                    if rows <= FEW_ROWS:
-                        T.evaluate(fetch(T.address_of(X[i, line * LINE + AHEAD])))
+                if asks != 0:
+                    for i in T.unroll(rows):
+                        T.evaluate(fetch(T.address_of(X[i, line * LINE + ahead]), cache=2))
+                        if rows <= FEW_ROWS:
+                            T.evaluate(fetch(T.address_of(X[i, line * LINE + AHEAD])))
                 for v in T.unroll(vectors):
                     step(X, Y, acc, left, right, line * vectors + v)
             if vectors > 1:
@@ -142,8 +157,9 @@ def _form(lanes: int) -> tirx.PrimFunc:
                     step(X, Y, acc, left, right, lines * vectors + v)
             # What is left of a vector, under a mask.
             for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - whole):
-                for i in T.unroll(rows):
-                    T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), cache=2))
+                if asks != 0:
+                    for i in T.unroll(rows):
+                        T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), cache=2))
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
                         vl = T.axis.spatial(lanes, l)
@@ -174,33 +190,42 @@ def _form(lanes: int) -> tirx.PrimFunc:
                 else:
                     store_folded(C, acc, count, columns, lanes)
 
-    return with_extents(kernel, rows, columns)
+    return with_extents(kernel, rows, columns, asks)
 
 
 def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
     """An object file of these (rows, columns)."""
-    kernels = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
-    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
+    of_all = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
+    of_near = [dot_kernel(rows, columns, lanes, near=True) for rows, columns in near_shapes(shapes)]
+    compile_object([*of_all, *of_near], cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
 def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False) -> list[str]:
     """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
-    tallest = {columns: max(rows for rows, of in dots if of == columns) for _, columns in dots}
-    width = 16
-    entries = [
-        "{" + ", ".join(dot_symbol(r, c) if 1 <= r <= tallest.get(c, 0) else "0" for r in range(9)) + "}"
-        for c in range(width)
-    ]
-    widest, longest = max(tallest, default=0), round(rates.registers) if dots else 0
+    near = () if words else near_shapes(dots)
+    widest, longest = max((columns for _, columns in dots), default=0), round(rates.registers) if dots else 0
     item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
     signature = f"(const {item} *, const {item} *, {item} *, {'int64_t, ' * 5}int32_t, int64_t{forms})"
     return [
         *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
-        f"const vx_dot vx_dots[VX_DOT_MOST][VX_DOT_TALLEST + 1] = {{{', '.join(entries)}}};",
-        f"const int64_t vx_dot_rows[VX_DOT_MOST] = {{{', '.join(str(tallest.get(c, 0)) for c in range(width))}}};",
+        *(f"extern int32_t {dot_symbol(r, c, near=True)}{signature};" for r, c in near),
+        *_by_columns("dot", dots, near=False),
+        *_by_columns("near", near, near=True),
         f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
         f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f};",
         f"const int64_t vx_dot_passes = {DOT_PASSES:.0f};",
+    ]
+
+
+def _by_columns(name: str, shapes: Sequence[tuple[int, int]], near: bool) -> list[str]:
+    """The kernels by columns and rows, and the most rows by columns; 0 where there is none."""
+    kernels = [[dot_symbol(r, c, near) if (r, c) in shapes else "0" for r in range(DOT_ROWS + 1)] for c in range(MOST)]
+    most = [max((rows for rows, columns in shapes if columns == c), default=0) for c in range(MOST)]
+    return [
+        f"const vx_dot vx_{name}_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1] = {{",
+        *(f"  {{{', '.join(row)}}}," for row in kernels),
+        "};",
+        f"const int64_t vx_{name}_rows[VX_DOT_MOST] = {{{', '.join(map(str, most))}}};",
     ]

@@ -1,4 +1,5 @@
 /* The dot family: both operands are read along k, the long side of C in tiles of rows, the short side in few tiles of columns. */
+#include "streams.h"
 #include "tasks.h"
 
 #include <string.h>
@@ -21,6 +22,8 @@
 #define HALF_PAGE 2048
 /* Share of L2, one in so many, for the long side that stays from one tile of columns to the next: as much arrives meanwhile. */
 #define KEPT 3
+/* Share of the outermost cache, one in so many, from within which rows come in time without being asked for. */
+#define NEAR_SHARE 2
 
 #if VX_WORDS
 #define FORMS(work, to) , (work)->flip_x, (work)->flip_y, (work)->times, (to).offsets
@@ -113,17 +116,27 @@ static int64_t followed(const vx_dotted *work) {
   return once && outside && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
 }
 
-static int64_t tallest(const vx_dotted *work, int64_t columns) { return smaller(vx_dot_rows[columns], work->followed); }
+/* Whether half of the outermost cache has room for all rows, those of each product of a batch. */
+static int from_near(const vx_dotted *work) {
+  int64_t products = larger(work->call->outputs / larger(work->call->m * work->call->n, 1), 1);
+  int once = work->columns == work->width;
+  return once && vx_near_rows[work->width] && !vx_overflows(NEAR_SHARE * products * work->rows * work->ldx);
+}
+
+static int64_t tallest(const vx_dotted *work, int64_t columns) {
+  return smaller(work->near ? vx_near_rows[columns] : vx_dot_rows[columns], work->followed);
+}
 
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, asked by,
                      sums to) {
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
+  const vx_dot *tiles = (work->near ? vx_near_tiles : vx_dot_tiles)[columns];
   int64_t most = tallest(work, columns);
   for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
     int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further;
-    vx_dots[columns][height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
-                             part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
+    tiles[height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
+                  part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
     row += height;
     to.c += height * to.row_stride;
   }
@@ -234,6 +247,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   int64_t line = turned || reread ? line_of(&work, plan) : 0;
   if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
   work.followed = followed(&work);
+  work.near = from_near(&work);
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest(&work, work.width));
   *prepared = work;
   return 0;

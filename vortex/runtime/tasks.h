@@ -24,6 +24,7 @@ typedef struct {
   float *parts;
   int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
   int64_t width, followed; /* columns of each tile, and most rows */
+  int near;                /* whether the rows come from within the outermost cache, and have kernels for that */
   int over_b; /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 

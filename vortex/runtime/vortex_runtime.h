@@ -212,8 +212,11 @@ typedef int32_t (*vx_dot)(const void *x, const void *y, void *c, int64_t depth, 
 typedef int32_t (*vx_dot)(const float *x, const float *y, float *c, int64_t depth, int64_t ldx, int64_t ldy,
                           int64_t row_stride, int64_t column_stride, int32_t accumulate, int64_t ahead);
 #endif
-extern const vx_dot vx_dots[VX_DOT_MOST][VX_DOT_TALLEST + 1];
+extern const vx_dot vx_dot_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1];
 extern const int64_t vx_dot_rows[VX_DOT_MOST];
+/* Those for rows from within the outermost cache, which ask for nothing ahead; 0 where the others serve them too. */
+extern const vx_dot vx_near_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1];
+extern const int64_t vx_near_rows[VX_DOT_MOST];
 extern const int64_t vx_dot_widest;    /* columns of a tile */
 extern const int64_t vx_dot_short;     /* and of as many as are tiled where they lie along k; at most VX_DOT_SHORT */
 extern const int64_t vx_dot_bytes;     /* of a tile of columns that L1 keeps */
