@@ -38,11 +38,13 @@ AHEAD, FEW_ROWS = 128, 3
 lines waits for both, and from L2 prefetchers are late for the second (20000 x 8 x 500 on Zen 5: 22 GB/s, 34 so). Tiles
 of more rows wait for other things, and pay for the asking (334925 x 2 x 64: a tenth).
 """
-NEAR = {1: 6, 2: 8}
-"""Most rows, by columns, of tiles whose rows come from within the outermost cache: prefetchers are in time there, and
-asking takes slots that the loads need (Zen 4, one column: 768 x 2304 86 GB/s, asked for 76; 128 x 1024 out of L2 106
-and 82). Tiles of more columns wait for their multiply-adds. Eight rows a page apart and a column crowd a set of L1.
+NEAR_ROWS, NEAR_COLUMNS = 6, 2
+"""Of tiles whose rows come from within the outermost cache: prefetchers are in time there, and asking takes slots that
+the loads need (Zen 4, a column: 768 x 2304 86 GB/s, asked for 76; 128 x 1024 out of L2 106 and 82; 7261 x 432 72, two
+rows at a time and asked for 62). More columns wait for their multiply-adds. Eight rows a page apart crowd a set of L1.
 """
+MOST = 16
+"""More than the columns of any tile: `VX_DOT_MOST`."""
 
 
 def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[int, int], ...]:
@@ -51,13 +53,9 @@ def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[in
     return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
 
 
-MOST = 16
-"""More than the columns of any tile: `VX_DOT_MOST`."""
-
-
 def near_shapes(dots: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Those (rows, columns) that have a kernel for rows from near as well."""
-    return tuple((rows, columns) for rows, columns in dots if rows <= NEAR.get(columns, 0))
+    return tuple((rows, columns) for rows, columns in dots if rows <= NEAR_ROWS and columns <= NEAR_COLUMNS)
 
 
 def dot_symbol(rows: int, columns: int, near: bool = False) -> str:

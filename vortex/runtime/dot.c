@@ -116,15 +116,17 @@ static int64_t followed(const vx_dotted *work) {
   return once && outside && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
 }
 
-/* Whether half of the outermost cache has room for all rows, those of each product of a batch. */
+/* Whether the rows, those of each product of a batch, come from within half of the outermost cache: more than L1 has room for, of
+ * which tiles are as tall as registers admit, each being over soon. */
 static int from_near(const vx_dotted *work) {
+  int64_t elements = work->rows * work->ldx;
+  if (work->columns != work->width || !vx_near_rows[work->width] || elements * VX_ITEM <= vx_dot_bytes) return 0;
   int64_t products = larger(work->call->outputs / larger(work->call->m * work->call->n, 1), 1);
-  int once = work->columns == work->width;
-  return once && vx_near_rows[work->width] && !vx_overflows(NEAR_SHARE * products * work->rows * work->ldx);
+  return !vx_overflows(NEAR_SHARE * products * elements);
 }
 
 static int64_t tallest(const vx_dotted *work, int64_t columns) {
-  return smaller(work->near ? vx_near_rows[columns] : vx_dot_rows[columns], work->followed);
+  return work->near ? vx_near_rows[columns] : smaller(vx_dot_rows[columns], work->followed);
 }
 
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
