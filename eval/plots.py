@@ -131,5 +131,7 @@ def _decorate(axes: Any, title: str, x: str, y: str, log_x: bool = True) -> None
 
 
 def _legend_beside(axes: Any, title: str = "") -> None:
-    """Where it covers no point."""
+    """Where it covers no point; none where nothing is named."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, title=title, title_fontsize=8, frameon=False)
