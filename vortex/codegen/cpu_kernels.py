@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import Finish, finishing_symbol
-from vortex.codegen.cpu_steps import reduction, step_blocks
+from vortex.codegen.cpu_steps import reduction, step_blocks, steps_of
 from vortex.codegen.cpu_tile import (
     ADDS,
     STREAMS,
@@ -51,7 +51,7 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first cache.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
-    form = _form(tile.rows >= tile.vectors, lanes)
+    form = _form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes))
     kernel = filled(form, tile.symbol, tile.rows, tile.vectors, *strides)
     names = vector_intrinsics(lanes)
     return placed(
@@ -91,7 +91,7 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
     `symbol(a, b, out, depth, lda, ldb, ldo, last, ahead, every, how, x0, stride0, ..., x3, stride3)`: `out` and the
     tensors of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
     """
-    form = _finishing_form(tile.rows >= tile.vectors, lanes, store)
+    form = _finishing_form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes), store)
     kernel = filled(form, finishing_symbol(tile.rows, tile.vectors), tile.rows, tile.vectors)
     names = vector_intrinsics(lanes)
     stages = ("zero", names.zero, 0), *step_blocks(names)
@@ -99,12 +99,13 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
 
 
 @cache
-def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
-    """The kernel of every tile that is `tall`, or that is not; its last parameters are what `micro_kernel` fills in."""
+def _form(tall: bool, lanes: int, steps: int) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not, with `steps` of k in a turn; its last parameters are
+    those that `micro_kernel` fills in."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -148,11 +149,11 @@ def _form(tall: bool, lanes: int) -> tirx.PrimFunc:
 
 
 @cache
-def _finishing_form(tall: bool, lanes: int, store: Store) -> tirx.PrimFunc:
+def _finishing_form(tall: bool, lanes: int, steps: int, store: Store) -> tirx.PrimFunc:
     """The same for `finishing_kernel`."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps)
     finish = Finish(store, lanes)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`

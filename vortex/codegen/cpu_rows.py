@@ -16,6 +16,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from vortex.codegen.cpu_steps import NARROW_STEPS, SETTLE_SYMBOL, settle_ir
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.lower import compile_object, cpu_target, with_body
 from vortex.codegen.trees import found, mapped, substitute
@@ -24,13 +25,15 @@ GROUP = 7
 """Rows from one pointer."""
 SCALES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 """What LLVM calls an element of so many bytes."""
+STRIDES = {"A": "lda", "B": "ldb", "F": "ldb", "C": "ldc"}
+"""What lies between two rows of an operand."""
 ADDRESS = ir.Op.get("tirx.address_of")
 ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
 
 
 def compile_tiles(kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path) -> None:
     """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`."""
-    text = stream_ir(lanes) + rows_ir(rows)
+    text = stream_ir(lanes) + settle_ir(lanes) + rows_ir(max(rows, NARROW_STEPS))
     compile_object([*kernels], cpu_target(llvm_cpu), path, llvm_ir=text, share=False, rewrite=by_groups)
 
 
@@ -81,17 +84,22 @@ define weak_odr hidden float @{_symbol("element", row)}(ptr %first, i64 %apart, 
 
 
 def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A lowered kernel that reaches its rows of A, `lda` apart, and of C, `ldc` apart, by groups."""
+    """A lowered kernel that reaches its rows of C by groups, and of A where they are many; rows of all
+    operands where it settles its sums."""
     simplify = Analyzer().simplify
-    strides = {parameter.name: parameter for parameter in function.params if parameter.name in ("lda", "ldc")}
+    strides = {parameter.name: parameter for parameter in function.params if parameter.name in STRIDES.values()}
 
-    def placed(access: Any, name: str) -> tuple[int, list[Any]]:
+    def placed(access: Any) -> tuple[int, list[Any]]:
         """The row of an access, counted from a first one, and the arguments of what finds it."""
-        stride, (index,) = strides[name], access.indices
+        stride, (index,) = strides[STRIDES[access.source.name]], access.indices
         variables: list[Any] = found(index, tirx.Var, lambda _: True)
         along = simplify(substitute(index, dict.fromkeys(variables, ZERO)))
         row = int(simplify(substitute(index, {v: ONE if v.same_as(stride) else ZERO for v in variables}) - along))
-        first = simplify(index - row * stride - along)
+        if sum(v.same_as(stride) for v in variables) == 1:  # as a factor, which TVM does not multiply out
+            others = substitute(index, {stride: ZERO})
+            first = simplify(others - along) + simplify(substitute(index, {stride: ONE}) - others - row) * stride
+        else:
+            first = simplify(index - row * stride - along)
         return row, [tirx.address_of(tirx.BufferLoad(access.source, [first])), stride, along]
 
     rows: list[int] = []
@@ -99,17 +107,19 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
     def element(access: Any) -> Any:
         if access.source.name != "A":
             return access
-        row, arguments = placed(access, "lda")
+        row, arguments = placed(access)
         rows.append(row)
         return tirx.call_extern("float32", _symbol("element", row), *arguments)
 
     def address(call: Any) -> Any:
-        if call.op != ADDRESS or call.args[0].source.name != "C":
+        if call.op != ADDRESS or call.args[0].source.name not in reached:
             return call
-        row, arguments = placed(call.args[0], "ldc")
+        row, arguments = placed(call.args[0])
         return tirx.call_extern("handle", _symbol("place", row), *arguments)
 
     grouped = mapped(function.body, (ir.TensorLoad, element))
-    crowded = max(rows, default=0) >= GROUP
+    settles = bool(found(function.body, ir.StringImm, lambda name: name.value == SETTLE_SYMBOL))
+    crowded = settles or max(rows, default=0) >= GROUP
+    reached = ("B", "F", "C") if settles else ("C",)
     body = mapped(grouped if crowded else function.body, (ir.Call, address))
     return with_body(function, body)

@@ -10,8 +10,37 @@ from vortex.codegen.cpu_tile import LINE, Intrinsics, fetch
 STEPS = 2
 """Of k in a turn of the loop, whose own instructions take slots of the multiply-add units on Intel's cores: with one,
 6 x 64 went at 160 GFLOP/s on a Granite Rapids that does 170 to 175 with two or four."""
-NARROW = 8
-"""Lanes of AVX2, whose 16 registers the sums of a tall tile fill: LLVM would spill some for loads of a second step."""
+NARROW, NARROW_STEPS, NARROW_ROWS = 8, 4, 8
+"""Lanes of AVX2; steps of k in a turn there, of tiles of at most so many rows: of the 28 instructions of 6 x 16 with
+one, 20 are its multiply-adds and their loads, and a core that two threads share has slots for 18 while it multiplies.
+Sums fill most of its 16 registers: no step may be loaded before it begins. Of taller tiles LLVM spills some then."""
+
+
+SETTLE_SYMBOL = "vortex_settle"
+
+
+def settle_ir(lanes: int) -> str:
+    """LLVM text that a module of kernels which settle sums needs beside `stream_ir`."""
+    return f"""define weak_odr hidden i32 @{SETTLE_SYMBOL}(ptr %place) #0 {{
+  %sums = load <{lanes} x float>, ptr %place, align 4
+  %same = call <{lanes} x float> asm sideeffect "", "=x,0,~{{memory}}"(<{lanes} x float> %sums)
+  store <{lanes} x float> %same, ptr %place, align 4
+  ret i32 0
+}}
+"""
+
+
+@T.inline
+def settled(acc: Any, rows: Any, vectors: Any, lanes: Any) -> None:
+    """No instructions, but for LLVM some that take all sums and give them back: what is added before is added by then,
+    and what is read afterwards is not loaded earlier."""
+    for i, j in T.grid(rows, vectors):
+        with T.sblock("settle"):
+            vi = T.axis.spatial(rows, i)
+            vj = T.axis.spatial(vectors, j)
+            T.reads(acc[vi, vj * lanes : vj * lanes + lanes])
+            T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
+            T.evaluate(T.call_extern("int32", SETTLE_SYMBOL, T.address_of(acc[vi, vj * lanes])))
 
 
 def step_blocks(names: Intrinsics) -> tuple[tuple[str, str, int], ...]:
@@ -24,9 +53,16 @@ def step_blocks(names: Intrinsics) -> tuple[tuple[str, str, int], ...]:
     )
 
 
-def reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[..., None]:
+def steps_of(rows: int, lanes: int) -> int:
+    """Steps of k in a turn of the loop of a tile of `rows`."""
+    if lanes > NARROW:
+        return STEPS
+    return NARROW_STEPS if rows <= NARROW_ROWS else 1
+
+
+def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Callable[..., None]:
     """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not."""
-    columns, steps = vectors * lanes, STEPS if lanes > NARROW else 1
+    columns, settles = vectors * lanes, steps == NARROW_STEPS
     lines = T.ceildiv(columns, LINE)
 
     @T.inline
@@ -71,16 +107,19 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[..., 
             T.reads(turn[0:2])
             T.writes(turn[0:2])
             if turn[0] == 0:
+                first: T.let[T.int64] = turn[1]
                 if every == 0:
-                    for r, q in T.grid(steps, lines):
-                        T.evaluate(fetch(T.address_of(F[turn[1] + r, q * LINE])))
+                    for r in T.unroll(steps):
+                        for q in T.unroll(lines):
+                            T.evaluate(fetch(T.address_of(F[first + r, q * LINE])))
                 else:
-                    for r, q in T.grid(steps, lines):
-                        T.evaluate(fetch(T.address_of(F[turn[1] + r, q * LINE]), cache=2))
+                    for r in T.unroll(steps):
+                        for q in T.unroll(lines):
+                            T.evaluate(fetch(T.address_of(F[first + r, q * LINE]), cache=2))
                 # A row that starts within a line ends in one more: the next row's, where they follow each other.
                 if apart > T.Cast("int64", columns):
-                    for r in range(steps):
-                        T.evaluate(fetch(T.address_of(F[turn[1] + r, columns - 1]), cache=2))
+                    for r in T.unroll(steps):
+                        T.evaluate(fetch(T.address_of(F[first + r, columns - 1]), cache=2))
                 turn[0] = T.max(every, T.int64(1))
                 turn[1] = turn[1] + steps
             turn[0] = turn[0] - 1
@@ -120,6 +159,8 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool) -> Callable[..., 
                         fetch_row(B, row, k * steps + step, j)
                         for i in range(rows):
                             compute(A, row, acc, k * steps + step, i, j)
+                if settles:
+                    settled(acc, rows, vectors, lanes)
             # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
             ask(F, turn, every, apart)
         done: T.let[T.int64] = T.truncdiv(inside, T.int64(steps)) * steps
