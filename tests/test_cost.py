@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from priced import found, selector
 
+from vortex import loads
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
 from vortex.plans import Grid, OperandB, Shape
@@ -232,6 +233,38 @@ def test_rows_that_crowd_l2_are_taken_in_steps_that_it_keeps(name):
         assert (partial > 0) == (not (stages[i].pack_a if stages[i].swap else stages[i].pack_b)), stages[i]
     for i, partial in steps(5 * apart, STRIDE, a_is_col=True).items():
         assert (partial > 0) == (not (stages[i].pack_b if stages[i].swap else stages[i].pack_a)), stages[i]
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_lines_of_one_set_of_l1_come_one_after_the_other(name):
+    """Of a B that is read as it lies, turned over or not, and where a vector is half a line."""
+    one = priced(name)
+    patient = replace(one, rates=replace(one.rates, crammed_line=0.0))
+    span, narrow = int(one.rates.l1_span) // 4, one.rates.lanes * 4 < one.rates.line_bytes
+
+    def late(kind: OperandB, ldb: int) -> np.ndarray:
+        at = Shape(64, 2048, 1024, kind, lda=STRIDE, ldb=ldb)
+        waits, hurries = (np.asarray(each.costs(at, ONE_TASK, 1).total) for each in (one, patient))
+        return (waits > hurries)[served]
+
+    served = np.asarray(one.costs(Shape(64, 2048, 1024), ONE_TASK, 1).total) < NEVER
+    stages = [strategy.stage for strategy in one.strategies]
+    loose = np.array([s.tiled and not (s.pack_a if s.swap else s.pack_b) for s in stages])[served]
+    assert loose.any() and (late(OperandB.PLAIN, 2 * span) == (loose & narrow)).all()
+    assert not late(OperandB.PLAIN, 2 * span + 16).any() and not late(OperandB.PACKED, 2 * span).any()
+
+
+def test_each_piece_of_a_row_of_a_begins_anew_for_every_panel(monkeypatch):
+    """Where it comes from L2 again: its first lines are there before a prefetcher is ahead."""
+    one, at = priced("epyc-zen3"), Shape(504, 1504, 2048, OperandB.PACKED, lda=STRIDE)
+    seen = np.asarray(one.costs(at, ONE_TASK, 1).total)
+    monkeypatch.setattr(loads, "UNFORESEEN", 0.0)
+    longer = seen > np.asarray(one.costs(at, ONE_TASK, 1).total)
+    panels = {i: s for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.swap or s.stage.rows_first)}
+    far = [i for i, s in panels.items() if 4 * min(s.l1.m, 504) * min(s.l1.k, 2048) > one.rates.l1_bytes]
+    loose = [i for i in far if not panels[i].stage.pack_a and seen[i] < NEVER]
+    assert loose and longer[loose].all()
+    assert not longer[[i for i in panels if panels[i].stage.pack_a or i not in far]].any()
 
 
 def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():

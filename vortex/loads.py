@@ -11,6 +11,8 @@ from vortex.tasks import Oriented, Supply, Task
 
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
+UNFORESEEN = 8.0
+"""Lines at the beginning of a piece of a row of A that come from L2 before a prefetcher is ahead."""
 ROOM, MORE_ROOM = 0.42, 0.1
 """Shares of L2: up to the first a panel of B leaves room for the next one, so much above it for nothing of it."""
 
@@ -24,7 +26,9 @@ class LoadA:
     first: Value
     """Seconds of one tile's rows from where they live,"""
     stalls: Value
-    """and of what waits for them behind no arithmetic."""
+    """and of what waits for them behind no arithmetic,"""
+    crammed: Value
+    """part of which is lines that come one after the other, wherever from."""
     piece: Value
     """Bytes of one step of k,"""
     tile: Value
@@ -40,7 +44,9 @@ class LoadB:
     exposed: Value
     """Seconds seen of their first loads, by each band of rows."""
     first: Value
-    """Seconds of all panels from where they live."""
+    """Seconds of all panels from where they live,"""
+    crammed: Value
+    """and in which they come one line after the other, wherever from."""
     bytes: Value
     panel: Value
     """Bytes of one panel in a step of L1."""
@@ -86,15 +92,26 @@ def loading_a(
     stalls = ops.name("stalls", (1.0 - o.a_is_col) * ops.most(unasked, unfollowed) * issued)
     gaps = ops.where(t.steps > 1.5, rates.piece * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)
     pieces = (1.0 - o.a_is_col) * t.blocks * t.rows * t.steps * supply.wait * gaps
+    lines = o.k * (FLOAT / rates.line_bytes * (t.height - 1.0) + 1.0)
+    one_by_one = crammed(ops, rates, t.loose_a, o.spacing_a, lines)
+    stalls = stalls + one_by_one
     if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
         stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
     seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
-    return LoadA(seen, first, stalls, piece, tile, extra)
+    return LoadA(seen, first, stalls, one_by_one, piece, tile, extra)
 
 
 def block_a(ops: Arithmetic, s: Strategies, t: Task) -> Value:
     """Bytes of A in a cache tile."""
     return FLOAT * t.depth * ops.least(t.rows, s.tile_m)
+
+
+def crammed(ops: Arithmetic, rates: Rates, loose: Value, spacing: Value, lines: Value) -> Value:
+    """Seconds in which lines of an operand that is read as it lies, a row a step of k, come into L1 where all rows
+    start in one set of it: one after the other, so that little is multiplied meanwhile."""
+    if not rates.crammed_line:
+        return 0.0
+    return ops.where(spacing > rates.l1_span - 0.5, loose * rates.crammed_line, 0.0) * lines
 
 
 def loading_b(
@@ -118,7 +135,16 @@ def loading_b(
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     arriving = exposed(ops, first, covered) + (t.bands - 1.0) * exposed(ops, second, covered)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
-    return LoadB(seen, first, size, panel)
+    one_by_one = crammed(ops, rates, t.loose, o.spacing_b, size * (1.0 / rates.line_bytes))
+    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, panel)
+
+
+def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:
+    """Seconds seen of the rows of A of a tile that come from L2 again: their first lines, in each step of L1."""
+    line = rates.line_bytes * rates.l2_byte
+    each = ops.where(o.spacing_a > rates.l1_span - 0.5, max(line, rates.crammed_line), line)
+    lines = ops.least(t.depth * (FLOAT / rates.line_bytes), UNFORESEEN) * t.height * t.steps
+    return (1.0 - o.a_is_col) * (1.0 - s.pack_a) * lines * each
 
 
 def reloading(
@@ -152,6 +178,10 @@ def reloading(
         return t.tiles * (t.panels * exposed(ops, both, one) + (t.panels - 1.0) * seen_a + seen_b)
     # C passes through L2 beside what the next row tile reads of B again.
     passing = ops.most(exposed(ops, again_b + written * supply.byte / t.tiles, across), seen_b)
+    seen_a = seen_a + ops.where(again_a > 0.0, unforeseen(ops, rates, s, o, t), 0.0)
+    if rates.crammed_line:
+        passing = passing + ops.where(again_b > 0.0, b.crammed, 0.0)
+        seen_a = ops.where(again_a > 0.0, ops.most(seen_a, a.crammed), seen_a)
     return (
         t.tiles * (t.panels - 1.0) * (exposed(ops, again_a, one) + seen_a) + ops.most(t.tiles - t.bands, 0.0) * passing
     )

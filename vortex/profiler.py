@@ -296,6 +296,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,
+        crammed_line=EFFECTS.crammed_cycles / clock if isa.lanes < l1.line_bytes // 4 else 0.0,
         reach=EFFECTS.reach_share * spec.kept_pages * spec.page_bytes,
         page_bytes=float(spec.page_bytes),
         page_line=EFFECTS.page_line if small else 0.0,

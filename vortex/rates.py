@@ -153,6 +153,8 @@ class Rates:
     """and so many of them are still in L2 when the next tile reads them: k is taken in steps of no more,"""
     per_crowded_rows: float
     """of which this is the reciprocal."""
+    crammed_line: float
+    """Seconds until the next line is there of those that all go into one set of L1, 0 where it is no matter."""
     reach: float
     """Bytes of as many pages as a task can come back to and find all their translations again, 0 for any number,"""
     page_bytes: float
@@ -236,6 +238,10 @@ class Effects:
     """Places within the span of L1's sets that rows start in, at most, where they crowd the caches,"""
     crowded_row_bytes: int = 2048
     """and bytes of L2 for each row that is still there when the next tile reads it, however wide a tile is."""
+    crammed_cycles: float = 10.0
+    """Cycles for each line that comes from L2 into the set of L1 that all others go into too (Zen 3: 32 to 512 rows 4,
+    8, 12 or 16 KiB apart take 3.1 to 3.5 ns a line, and 64 bytes further apart 0.95). Counted where a vector is half a
+    line: by the races of a Zen 4 and a Zen 5 whole ones have arithmetic enough for it."""
     scattered_row_bytes: int = 8192
     """The same where pages are small: which sets of L2 each falls in is chance."""
     reach_share: float = 0.5
