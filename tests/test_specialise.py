@@ -19,7 +19,17 @@ from test_words import ELEMENTS, hardware
 
 import vortex
 from vortex import operators as ops
-from vortex.analyzer import CLOSE_FILTERS, FILTERS, choose_panel, cover, domain, families, in_numpy
+from vortex.analyzer import (
+    CLOSE_FILTERS,
+    FILTERS,
+    MOST_ARRIVING,
+    arrives,
+    choose_panel,
+    cover,
+    domain,
+    families,
+    in_numpy,
+)
 from vortex.axes import extents, fixed
 from vortex.batch_launcher import BatchGemmKernel
 from vortex.candidates import closure, invariant_in_m
@@ -62,6 +72,19 @@ def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
         return widths
 
     assert min(chosen(CLOSE_FILTERS)) >= 64 > min(chosen(0.0))
+
+
+@pytest.mark.parametrize(("name", "widest"), [("epyc-zen3", 16), ("epyc-zen4", 96)])
+def test_a_panel_comes_from_l2_in_half_of_the_arithmetic(name: str, widest: int) -> None:
+    """However close the wider ones are priced: their tiles are low, and read all of a panel for few rows. By AVX-512 all do
+    that a packed operand may have."""
+    spec = load_spec(name)
+    of = selector(spec, [s for s in found(spec).strategies if s.stage.tiled])
+    filters = domain((64, 512), [OperandB.PACKED], {"n": FILTERS})
+    chosen = choose_panel(of.rates, of.table, of.lanes, of.strategies, filters, None, close=10.0)
+    low = {s.l0.n: s.l0.m for s in of.strategies if not s.stage.pack_b}
+    assert chosen == widest and min(low) < widest < max(low)
+    assert arrives(of.rates, of.table, low[chosen], chosen, of.lanes) <= MOST_ARRIVING
 
 
 @given(st.integers(1, 4000), st.sampled_from([(8, 1), (8, 4), (16, 1), (16, 3), (16, 9), (16, 13)]), st.integers(1, 3))

@@ -30,6 +30,10 @@ Those are no multiples of the tiles' heights, and 13 rows are one tall tile or t
 instead of 0.40 by two)."""
 FILTERS = often(dict.fromkeys((16, 32, 64, 96, 128, 192, 256, 384, 512), 1.0))
 """Columns of a packed operand that is the weights of a convolution."""
+MOST_ARRIVING = 0.5
+"""Share of a tile's arithmetic in which a row of a packed panel may come from L2. With 2 x 48 by AVX2 it is 0.84, which
+the prices of single plans hide behind cuts of k: by such panels convolutions of a Zen 3 went at 18 to 75 GFLOP/s, and
+by those of 6 x 16 (0.27) at 47 to 88. Of AVX-512 6 x 64 is 0.33 on a Zen 4 and a Zen 5, and 4 x 96 is 0.5."""
 CLOSE_FILTERS = 0.01
 """Widths of panels of filters that are priced so close are told apart by the noise of the measured kernels alone. The
 widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
@@ -152,6 +156,11 @@ def packed_under_each(
     ]
 
 
+def arrives(rates: Rates, table: SlopeTable, rows: int, columns: int, lanes: int) -> float:
+    """Seconds in which a row of a panel comes from L2, over those of a tile's arithmetic on it."""
+    return columns * rates.bytes_b * rates.l2_byte / float(table.seconds[columns // lanes, rows])
+
+
 def choose_panel(
     rates: Rates,
     table: SlopeTable,
@@ -163,9 +172,11 @@ def choose_panel(
     price: Price = in_numpy,
 ) -> int:
     """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
-    those whose mean logarithm of seconds is at most `close` above the least."""
+    those whose mean logarithm of seconds is at most `close` above the least; of those whose panels arrive in time."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
-    widths = sorted({s.l0.n for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled})
+    tiles = {s.l0.n: s.l0.m for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled}
+    in_time = [n for n, m in tiles.items() if rates.room or arrives(rates, table, m, n, lanes) <= MOST_ARRIVING]
+    widths = sorted(in_time or tiles)
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
