@@ -1,7 +1,7 @@
-"""The gate of the cost model: recorded races of two kinds of core, predicted and chosen again by the model; no clock.
+"""The gate of the cost model: recorded races of three kinds of core, predicted and chosen again by the model; no clock.
 
-On Zen 5 most of its constants were fitted; Zen 4, a busier machine with half the arithmetic, shows what they are worth
-elsewhere.
+On Zen 5 most of its constants were fitted; Zen 4, a busier machine with half the arithmetic, and Zen 3, a still busier
+one with AVX2 alone, show what they are worth elsewhere.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ class Bounds:
     far: float
     error_large: float
     error_small: float
+    ranked: float
 
 
-MACHINES = {"zen5": Bounds(0.985, 0.98, 0.03, 0.07, 0.12), "zen4": Bounds(0.985, 0.98, 0.04, 0.13, 0.2)}
+MACHINES = {
+    "zen5": Bounds(0.985, 0.98, 0.03, 0.07, 0.12, 0.8),
+    "zen4": Bounds(0.985, 0.98, 0.04, 0.13, 0.2, 0.8),
+    "zen3": Bounds(0.96, 0.95, 0.1, 0.1, 0.18, 0.8),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def test_predictions_are_near_what_was_measured(today: Today) -> None:
 
 
 def test_plans_that_are_apart_are_ranked(today: Today) -> None:
-    assert statistics.median(model.correlations(today.lines)) >= 0.8
+    assert statistics.median(model.correlations(today.lines)) >= today.bounds.ranked
 
 
 def test_a_worse_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +92,7 @@ def test_a_worse_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = replayed("zen5")
     chosen, was = ([races.share(line) for line in then.lines] for then in (today, before))
     assert geometric_mean(was) < geometric_mean(chosen) - 0.005
-    assert statistics.median(before.errors(large=False)) > statistics.median(today.errors(large=False)) + 0.05
+    assert statistics.median(before.errors(large=False)) > statistics.median(today.errors(large=False)) + 0.04
 
 
 def test_a_recording_reads_back_as_it_was(gemm: Any, tmp_path: Path) -> None:

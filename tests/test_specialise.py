@@ -76,8 +76,8 @@ def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
 
 @pytest.mark.parametrize(("name", "widest"), [("epyc-zen3", 16), ("epyc-zen4", 96)])
 def test_a_panel_comes_from_l2_in_half_of_the_arithmetic(name: str, widest: int) -> None:
-    """However close the wider ones are priced: their tiles are low, and read all of a panel for few rows. By AVX-512 all do
-    that a packed operand may have."""
+    """However close the wider ones are priced: their tiles are low, and read all of a panel for few rows. All panels
+    that a packed operand may have do by AVX-512."""
     spec = load_spec(name)
     of = selector(spec, [s for s in found(spec).strategies if s.stage.tiled])
     filters = domain((64, 512), [OperandB.PACKED], {"n": FILTERS})
