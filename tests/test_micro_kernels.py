@@ -97,16 +97,19 @@ def test_four_steps_of_avx2_take_few_instructions_more_than_their_arithmetic(
         assert not [text for text in turn if "(%rsp)" in text and "%ymm" in text]
 
 
-@pytest.mark.parametrize(("rows", "vectors"), [(6, 2), (2, 6)])
-def test_sums_of_a_convolution_stay_in_the_registers_of_avx2(rows: int, vectors: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spec", "rows", "vectors", "steps"), [(NARROW, 6, 2, 4), (NARROW, 2, 6, 4), (SPEC, 6, 4, 2)])
+def test_sums_of_a_convolution_stay_in_registers(
+    spec: HardwareSpec, rows: int, vectors: int, steps: int, tmp_path: Path
+) -> None:
+    """With four steps of AVX2 in a turn, and two of AVX-512, where LLVM repeats the loop by itself."""
     pytest.importorskip("tvm")
     from vortex.codegen.cpu_conv import conv_kernel
     from vortex.codegen.cpu_rows import compile_tiles
 
-    lanes, path = NARROW.instruction("float32").lanes, tmp_path / "conv.o"
-    compile_tiles([conv_kernel(rows, vectors, lanes)], rows, lanes, NARROW.llvm_cpu, path)
-    turn = turn_of(disassembled(path), 4 * rows * vectors)
-    assert len(turn) <= 4 * (rows * vectors + rows + vectors) + 20
+    lanes, path = spec.instruction("float32").lanes, tmp_path / "conv.o"
+    compile_tiles([conv_kernel(rows, vectors, lanes)], rows, lanes, spec.llvm_cpu, path)
+    turn = turn_of(disassembled(path), steps * rows * vectors)
+    assert len(turn) <= steps * (rows * vectors + rows + vectors) + 20
     assert not [text for text in turn if "(%rsp)" in text]
 
 

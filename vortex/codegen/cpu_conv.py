@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_steps import NARROW_STEPS, settled, steps_of
+from vortex.codegen.cpu_steps import NARROW, NARROW_STEPS, settled, steps_of
 from vortex.codegen.cpu_tile import (
     ADDS,
     STREAMS,
@@ -37,7 +37,11 @@ def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
     panel of at least `vectors * lanes` columns, and the last vector of C has `last`. `how` says whether C is added to,
     and whether whole lines of it are written past the caches.
     """
-    kernel = filled(_form(rows >= vectors, lanes, steps_of(rows, lanes)), conv_symbol(rows, vectors), rows, vectors)
+    wide = (
+        lanes > NARROW
+    )  # LLVM repeats that loop by itself, without addresses of further rows that spill sums of 6 x 4
+    form = _form(wide or rows >= vectors, lanes, 1 if wide else steps_of(rows, lanes))
+    kernel = filled(form, conv_symbol(rows, vectors), rows, vectors)
     names = vector_intrinsics(lanes)
     return placed(
         kernel,
