@@ -296,9 +296,8 @@ def test_a_b_in_words_is_not_packed_for_each_turn(gemm: GemmKernel) -> None:
     n = 1009
     odd = Shape(4 * int(selector.rates.outer_bytes) // n, n, 8, OperandB.PLAIN)
     plain, in_words = (np.asarray(one.costs(odd, Grid(1, 1), 1).terms()["packing"]) for one in (selector, words))
-    packs = [
-        i for i, s in enumerate(selector.strategies) if s.stage.pack_b != "none" and s.stage.tiled and not s.stage.swap
-    ]
+    tiled = [(i, s) for i, s in enumerate(selector.strategies) if s.stage.tiled and not s.stage.swap]
+    packs = [i for i, s in tiled if s.stage.pack_b != "none" and s.l0.n % 16 == 0]  # others store no whole lines
     assert packs and np.allclose(plain[packs], 16 * in_words[packs])
 
 

@@ -69,6 +69,7 @@ class Executor:
     def __init__(self, folder: Path) -> None:
         from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
         from vortex.codegen.cpu_load import transpose_kernel
+        from vortex.codegen.cpu_steps import settle_ir
         from vortex.codegen.cpu_tile import stream_ir
         from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
         from vortex.codegen.link import RUNTIME, link
@@ -78,7 +79,7 @@ class Executor:
         tiles = [RegisterTile(*tile, "row") for tile in sorted(tiles_called(registers))]
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         parts = [*kernels, dispatch(tiles, "row"), transpose_kernel(LANES), *winograd_kernels(TILES, LANES)]
-        compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=stream_ir(LANES))
+        compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=stream_ir(LANES) + settle_ir(LANES))
         function = winograd_costs(MODEL.rates, MODEL.table, LANES)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)
         slopes = ", ".join(float(value).hex() for value in MODEL.table.seconds.ravel())
