@@ -281,7 +281,7 @@ class TestPlans:
         assert kernel.predict((4, 8), 1, threads=2) == kernel.predict((4, 8), 1, threads=1)
 
     def test_the_choice_is_the_cheapest(self, kernels: dict[str, ReduceKernel]):
-        several = []  # of few rows the tiles that a machine keeps may all be the same one
+        several = []  # a tile of eight rows, if that is the other one that is kept, does not serve seven
         for shape in ((500, 768), (40_000, 3), (7, 20_000)):
             found = kernels["max"].explain(shape, 1, threads=1)
             assert all(costs["combine"] >= found.terms["combine"] for _, costs in found.rivals)
