@@ -37,9 +37,8 @@ def conv_kernel(rows: int, vectors: int, lanes: int) -> tirx.PrimFunc:
     panel of at least `vectors * lanes` columns, and the last vector of C has `last`. `how` says whether C is added to,
     and whether whole lines of it are written past the caches.
     """
-    wide = (
-        lanes > NARROW
-    )  # LLVM repeats that loop by itself, without addresses of further rows that spill sums of 6 x 4
+    # LLVM repeats the loop of AVX-512 by itself, without the addresses of further rows that spill sums of 6 x 4.
+    wide = lanes > NARROW
     form = _form(wide or rows >= vectors, lanes, 1 if wide else steps_of(rows, lanes))
     kernel = filled(form, conv_symbol(rows, vectors), rows, vectors)
     names = vector_intrinsics(lanes)

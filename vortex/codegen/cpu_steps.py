@@ -14,8 +14,6 @@ NARROW, NARROW_STEPS, NARROW_ROWS = 8, 4, 8
 """Lanes of AVX2; steps of k in a turn there, of tiles of at most so many rows: of the 28 instructions of 6 x 16 with
 one, 20 are its multiply-adds and their loads, and a core that two threads share has slots for 18 while it multiplies.
 Sums fill most of its 16 registers: no step may be loaded before it begins. Of taller tiles LLVM spills some then."""
-
-
 SETTLE_SYMBOL = "vortex_settle"
 
 
