@@ -174,9 +174,10 @@ def choose_panel(
     """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
     those whose mean logarithm of seconds is at most `close` above the least; of those whose panels arrive in time."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
-    tiles = {s.l0.n: s.l0.m for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled}
+    main = ((s.l0.n, s.l0.m) for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled)
+    tiles = dict(sorted(main))  # of a width the tallest
     in_time = [n for n, m in tiles.items() if rates.room or arrives(rates, table, m, n, lanes) <= MOST_ARRIVING]
-    widths = sorted(in_time or tiles)
+    widths = in_time or list(tiles)
     scores = {}
     for panel in widths:
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
