@@ -16,6 +16,7 @@ from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import Conv2d, Operator, bias, relu, residual
+from vortex.plans import LaunchPlan
 from vortex.threads import borrow_threads
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ def compiled(operator: Operator) -> GemmKernel:
     kernel = few_tiles(operator)
     assert isinstance(kernel, GemmKernel)
     return kernel
+
+
+def dots(kernel: GemmKernel, plan: LaunchPlan) -> set[bool]:
+    """Whether the parts of a plan are of the dot family, which adds k up in another order: a column left over may be."""
+    return {kernel.strategies[part.index].stage.dot for part in plan.regions or (plan,)}
 
 
 @pytest.fixture(scope="session")
