@@ -49,7 +49,7 @@ def compiled(operator: Operator) -> GemmKernel:
 
 
 def dots(kernel: GemmKernel, plan: LaunchPlan) -> set[bool]:
-    """Whether the parts of a plan are of the dot family, which adds k up in another order: a column left over may be."""
+    """Whether parts of a plan are of the dot family, which adds k up in another order: a column left over may be."""
     return {kernel.strategies[part.index].stage.dot for part in plan.regions or (plan,)}
 
 

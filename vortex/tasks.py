@@ -119,7 +119,9 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         tile_k, per_tile_k = ops.least(tile_k, reached), ops.most(per_tile_k, 1.0 / reached)
     steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))
     kept = ops.name("kept", ops.where(steps > 1.5, 1.0 if rates.room else 0.0, 0.0))
-    height = ops.where(kept * s.pack_a > 0.5, ops.least(s.tile_m, ops.most(rates.room / o.k, s.rows)), s.tile_m)
+    height = s.tile_m
+    if rates.room:  # rows of A that are packed over all of k
+        height = ops.where(kept * s.pack_a > 0.5, ops.least(s.tile_m, ops.most(rates.room / o.k, s.rows)), s.tile_m)
     bands = ops.name("bands", ops.most(ops.ceil(rows / height - EPSILON), 1.0))
     return Task(
         rows=rows,

@@ -66,7 +66,7 @@ int vx_execute_grouped(const vx_grouped *work, int64_t threads) {
     if (g > 0 && groups[g - 1].call.m == m)
       groups[g].plan = groups[g - 1].plan;
     else
-      groups[g].plan = vx_select_batch(&groups[g].call, alike, alike, work->groups, threads);
+      groups[g].plan = vx_recall_batch(&groups[g].call, alike, alike, work->groups, threads);
     if (groups[g].plan.splits == 1) tasks += groups[g].plan.grid_m * groups[g].plan.grid_n;
     groups[g].tasks = tasks;
   }

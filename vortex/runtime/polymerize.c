@@ -8,7 +8,7 @@
 #define LEAST 16.0f
 #define WASTE 1.08f
 #define GAIN 0.95f
-#define MOST_PRICED 24
+#define MOST_PRICED 8
 #define MOST_CORES 64
 #define LESS_LANES 7
 #define PATTERNS 9
