@@ -19,7 +19,7 @@ demo: $(VENV)/installed ## a BERT layer over 24 sequence lengths against NumPy: 
 test: $(VENV)/installed ## all tests that this machine can run
 	$(BIN)/python -m pytest
 
-emulate: $(VENV)/installed ## every kernel of the GPU libraries, thread by thread on this CPU
+emulate: $(VENV)/installed ## kernels of other machines: of GPUs thread by thread on this CPU, of AVX-512 by AVX2
 	$(BIN)/python -m pytest -m emulate
 
 lint: $(VENV)/installed ## style, format and types

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from legalized import legalize
 
 import vortex
 from vortex.affinity import cpu_flags
-from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.operators import Gemm
 from vortex.specs import load_spec, what_if
@@ -29,16 +29,14 @@ def check(gemm: GemmKernel) -> None:
             assert np.array_equal(gemm.run(plan, a, b, np.empty((m, n), np.float32)), a @ b), plan
 
 
-def compiled(spec: HardwareSpec | str) -> GemmKernel:
-    loaded = load_spec(spec)
-    missing = loaded.features - cpu_flags()
-    if missing:
-        pytest.skip(f"this machine lacks {sorted(missing)}, which {loaded.name} needs")
-    return vortex.compile("gemm", hw=loaded, cache=False)
-
-
-def test_the_papers_cpu() -> None:
-    gemm = compiled("xeon-8255c")
+@pytest.mark.parametrize("by", ["itself", pytest.param("legalized", marks=pytest.mark.emulate)])
+def test_the_papers_cpu(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_spec("xeon-8255c")
+    if by == "legalized":
+        legalize(monkeypatch)
+    elif missing := spec.features - cpu_flags():
+        pytest.skip(f"this machine lacks {sorted(missing)}, which {spec.name} needs")
+    gemm = vortex.compile("gemm", hw=spec, cache=False)
     assert gemm.manifest.basis == "computed", "its L0 was never timed, and no library may say otherwise"
     assert "computed" in str(gemm.explain(105, 1024, 12544))
     check(gemm)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from emulator import EmulationError
+from gpu_doubles import ExchangeTensor, StubDriver, aligned
 from needs import an_emulator
 from products import Unit, cases, check, machine_code, unit
 from test_codegen_cuda import an_nvrtc
 from test_emulation import across_k, along_k, cuda_core, tensor_core, turing
+from test_gpu_end_to_end import assembled, emulating
 
 import vortex
 from vortex import operators as ops
@@ -15,7 +24,9 @@ from vortex.codegen.cuda_begin import begun
 from vortex.codegen.cuda_form import Form, form_of
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.errors import CodegenError, OperandError
+from vortex.gpu_batch import GpuBatchGemm
 from vortex.gpu_candidates import Backend, Variant
+from vortex.gpu_grouped import GpuGroupedGemm
 from vortex.gpu_sieve import backends
 from vortex.rkernel import decompose
 from vortex.specs import load_spec
@@ -85,6 +96,86 @@ def test_a_kernel_without_fragments_of_a_is_an_error() -> None:
         begun(KernelSource("odd", "cp_async_16((&(A_shared_ptr[0])), A, true);", ("*A",), (32, 1, 1), 0))
 
 
-def test_integers_have_no_prologue() -> None:
+@pytest.mark.parametrize("operator", [ops.Gemm, ops.BatchGemm, ops.GroupedGemm])
+def test_integers_have_no_prologue(operator: type[ops.Gemm | ops.BatchGemm | ops.GroupedGemm]) -> None:
+    with pytest.raises(OperandError, match=r"dtype='int8', prologue=relu.*integers have no prologue"):
+        operator("int8", prologue=ops.relu())
     with pytest.raises(OperandError, match="integers have no prologue"):
-        vortex.compile(ops.Gemm("int8", prologue=ops.relu()), "a100", cache=False)
+        vortex.compile(operator(prologue=ops.relu()), "a100", dtype="int8", cache=False)
+
+
+SEVERAL = (
+    Variant(tensor_core("float16"), False, False, 16),
+    Variant(tensor_core("float16", "shared", 2), False, False, 2),
+    Variant(cuda_core("float16"), True, False, 2),
+    Variant(along_k("float16"), False, True, 16),
+)
+
+
+@pytest.fixture
+def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
+    stub_driver.reset()
+    stub_driver.describe(shared_per_block=load_spec("a100").shared_per_block_bytes)
+    yield stub_driver
+    stub_driver.reset()
+
+
+def opened(kind: Any, operator: ops.BatchGemm | ops.GroupedGemm, folder: Path, driver: StubDriver) -> Any:
+    """A library of a few kernels whose launches the emulator runs."""
+    whole = unit(SEVERAL, "sm_80", form_of(operator))
+    made = kind(assembled(folder, "a100", whole, operator), 0)
+    driver.on_launch(emulating(made.library, whole))
+    return made
+
+
+def halves(*shape: int) -> Any:
+    return np.random.default_rng([*shape]).integers(-2, 3, shape).astype(np.float16)
+
+
+def given(x: Any, turned: bool = False) -> ExchangeTensor:
+    return ExchangeTensor(aligned(x.swapaxes(-1, -2) if turned else x))
+
+
+@an_emulator
+def test_products_of_a_batch(driver: StubDriver, tmp_path: Path) -> None:
+    """Whichever operand is shared, and where products that share B run as one."""
+    operator = ops.BatchGemm("float16", prologue=CHAIN)
+    gemm = opened(GpuBatchGemm, operator, tmp_path, driver)
+    for left, right in [((2, 3), (2, 3)), ((2, 3), ()), ((), (5,)), ((2, 1), (1, 3))]:
+        for m, n, k in [(40, 24, 72), (37, 11, 19), (1, 40, 72), (4, 8, 0)]:
+            a, b = halves(*left, m, k), halves(*right, k, n)
+            assert (gemm(given(a), given(b)).array == operator.reference(a, b)).all(), (left, right, m, n, k)
+    assert f"load   {CHAIN} on A as it arrives in registers" in str(gemm.explain(64, 64, 64, batch=3))
+    for (index, v), splits in itertools.product(enumerate(SEVERAL), (1, 3)):
+        depth = v.strategy.l1.k
+        a, b = halves(2, 24, 2 * depth + 8), halves(2, 2 * depth + 8, 40)
+        chunk = a.shape[-1] if splits == 1 else depth
+        plan = replace(gemm.plan(64, 64, 64), index=index, splits=splits, chunk=chunk)
+        out = given(np.zeros((2, 24, 40), np.float16))
+        flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
+        gemm.run_planned(plan, given(a, v.transpose_a), given(b, v.transpose_b), out, **flags)
+        assert (out.array == operator.reference(a, b)).all(), (v.name, splits)
+
+
+@an_emulator
+def test_groups_of_rows(driver: StubDriver, tmp_path: Path) -> None:
+    operator = ops.GroupedGemm("float16", prologue=CHAIN)
+    gemm = opened(GpuGroupedGemm, operator, tmp_path, driver)
+    assert f"load   {CHAIN} on A as it arrives in registers" in str(gemm.explain([70, 3], 40, 64))
+    for rows in ([70, 0, 1, 130, 0], [3, 5, 2, 0, 7, 1]):
+        for index, v in enumerate(SEVERAL):
+            k = 2 * v.strategy.l1.k + (8 if v.vector_bytes == 16 else 3)
+            a, b = halves(sum(rows), k), halves(len(rows), k, 40)
+            out = given(np.zeros((sum(rows), 40), np.float16))
+            flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
+            plan = replace(gemm.plan(rows, 40, 64), index=index, chunk=k)
+            gemm.run_planned(plan, given(a, v.transpose_a), given(b, v.transpose_b), rows, out, **flags)
+            assert (out.array == operator.reference(a, b, rows)).all(), (v.name, rows)
+
+
+@pytest.mark.parametrize("operator", [ops.BatchGemm, ops.GroupedGemm])
+def test_several_products_run_where_one_does(operator: type[ops.BatchGemm | ops.GroupedGemm]) -> None:
+    plain, begun_too = (
+        backends(decompose(operator("float16", prologue=chain), load_spec("a100"))) for chain in (ops.Epilogue(), CHAIN)
+    )
+    assert plain == begun_too and Backend.TENSOR_CORE in plain

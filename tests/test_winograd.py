@@ -68,7 +68,7 @@ class Executor:
 
     def __init__(self, folder: Path) -> None:
         from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
-        from vortex.codegen.cpu_load import transpose_kernel
+        from vortex.codegen.cpu_load import copy_kernel, transpose_kernel
         from vortex.codegen.cpu_steps import settle_ir
         from vortex.codegen.cpu_tile import stream_ir
         from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
@@ -78,7 +78,8 @@ class Executor:
         registers = round(MODEL.rates.registers)
         tiles = [RegisterTile(*tile, "row") for tile in sorted(tiles_called(registers))]
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
-        parts = [*kernels, dispatch(tiles, "row"), transpose_kernel(LANES), *winograd_kernels(TILES, LANES)]
+        loads = [copy_kernel(LANES), transpose_kernel(LANES)]
+        parts = [*kernels, dispatch(tiles, "row"), *loads, *winograd_kernels(TILES, LANES)]
         compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=stream_ir(LANES) + settle_ir(LANES))
         function = winograd_costs(MODEL.rates, MODEL.table, LANES)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)
@@ -86,6 +87,7 @@ class Executor:
         lines = [
             f"const int64_t vx_lanes = {LANES}, vx_operand_count = 0;",
             "const vx_epilogue vx_store_stage = 0, vx_store_past = 0;",
+            "const vx_load vx_conv_begin = 0;",
             f"const int64_t vx_outer_bytes = {MODEL.rates.outer_bytes:.0f};",
             "const vx_operand vx_operands[VX_EXTRAS];",
             f"const float vx_slopes[] = {{{slopes}}};",

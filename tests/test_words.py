@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import ml_dtypes
 import needs
 import numpy as np
 import pytest
+from legalized import legalize, zen5
 
 import vortex
 from vortex import operators as ops
@@ -35,19 +37,28 @@ TILES = "amx_tile" in cpu_flags()
 """Whether this machine multiplies bfloat16 and int8 in tiles besides: all tests of libraries are run with both."""
 
 
-@pytest.fixture(autouse=True, params=["vectors", "tiles"] if TILES else ["vectors"])
+MULTIPLIERS = ["vectors", *["tiles"] * TILES, pytest.param("legalized", marks=pytest.mark.emulate)]
+
+
+@pytest.fixture(autouse=True, params=MULTIPLIERS)
 def multiplier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHOSEN, "tiles", request.param == "tiles")
+    monkeypatch.setitem(CHOSEN, "by", request.param)
+    if request.param == "legalized":
+        legalize(monkeypatch)
 
 
-CHOSEN = {"tiles": False}
+CHOSEN = {"by": "vectors"}
 
 
 def hardware(dtype: str) -> HardwareSpec:
     """What libraries of this dtype are compiled for here."""
+    if CHOSEN["by"] == "legalized":
+        if dtype == "float16":
+            pytest.skip("it is widened, by what AVX2 has too")
+        return zen5(0.6)
     if not {"avx2", "fma", FLAGS[dtype]} <= cpu_flags() or (dtype != "float16" and "avx512bw" not in cpu_flags()):
         pytest.skip(f"this machine has no {FLAGS[dtype]}, which products of {dtype} are built on here")
-    if not CHOSEN["tiles"]:
+    if CHOSEN["by"] == "vectors":
         return needs.few_register_tiles(0.6).without_tiles()
     if dtype == "float16":
         pytest.skip("AMX has no tiles of float16 here")
@@ -161,6 +172,53 @@ def test_dot_products_of_operands_as_they_lie(dtype: str) -> None:
             assert np.array_equal(gemm.run(plan, left, b, out, transpose_b=True, **given), expected), plan
             gemm(left, b, out=out, transpose_b=True, accumulate=True, **given)
             assert np.array_equal(out, 2 * expected)
+
+
+@needs.a_compiler
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize(("dtype", "widened"), [*((dtype, False) for dtype in DTYPES), ("bfloat16", True)])
+def test_every_plan_in_any_parts(dtype: str, widened: bool, narrow: bool) -> None:
+    """Also in parts that are empty; into sums that lie in the output, and into an output that has no room for them."""
+    spec, sums = without_dots_of_bfloat16() if widened else hardware(dtype), "int32" if dtype == "int8" else "float32"
+    chain = ops.scale(0.125) if narrow and dtype == "int8" else NOTHING
+    gemm = compiled(dtype, dtype if narrow else sums, chain, spec)
+    for (m, n, k), turn_a, turn_b in itertools.product([(5, 37, 301), (33, 3, 100)], (False, True), (False, True)):
+        a, b = drawn(dtype, m, k), drawn(dtype, k, n)
+        left, right = stored(a, turn_a, 1), stored(b, turn_b, 0)
+        for packed, zero in itertools.product((False, True), (0, -3) if dtype == "int8" else (0,)):
+            product = exact(a, b) - zero * b.sum(0, dtype=np.float64)
+            expected = np.clip(np.rint(product / 8), -128, 127) if chain else product
+            factor = gemm.pack(right, transpose=turn_b) if packed else right
+            flags = {"transpose_a": turn_a, "transpose_b": turn_b and not packed}
+            given = {"zero_a": zero} if zero else {}
+            for plan in gemm.plans(m, n, k, threads=2, packed=packed, **flags):
+                for parts in (2, 3, 23):
+                    cut = replace(plan, grid=replace(plan.grid, k=parts))
+                    out = np.zeros((m, n + 3), ELEMENTS[dtype] if narrow else sums)
+                    if gemm.manifest.rates.cores > 1:
+                        gemm.run(cut, left, factor, out[:, :n], **flags, **given)
+                        assert np.array_equal(out[:, :n], expected.astype(out.dtype)), (m, n, k, cut)
+                        assert not out[:, n:].any()
+                    else:  # tiles
+                        with pytest.raises(OperandError, match="plan"):
+                            gemm.run(cut, left, factor, out[:, :n], **flags, **given)
+
+
+@needs.a_compiler
+@pytest.mark.parametrize(("dtype", "widened"), [*((dtype, False) for dtype in DTYPES), ("bfloat16", True)])
+def test_long_reductions_are_split(dtype: str, widened: bool) -> None:
+    gemm = compiled(dtype, "float32", NOTHING, without_dots_of_bfloat16()) if widened else library(dtype)
+    split = 0
+    for m, n, k in [(3, 5, 60_000), (32, 32, 50_000), (32, 40, 50_001)]:
+        a, b = drawn(dtype, m, k), drawn(dtype, k, n)
+        split += gemm.plan(m, n, k).grid.k > 1
+        before = np.ones((m, n), np.int32 if dtype == "int8" else np.float32)
+        for count in (1, 2, 3):
+            vortex.set_num_threads(count)
+            out = before.copy()
+            gemm(a, b, out=out, accumulate=True)
+            assert np.array_equal(gemm(a, gemm.pack(b)), exact(a, b)) and np.array_equal(out, exact(a, b) + 1)
+    assert bool(split) == (gemm.manifest.rates.cores > 1)
 
 
 @needs.a_compiler
@@ -314,12 +372,6 @@ def test_a_dtype_without_an_instruction_names_it_and_what_there_is() -> None:
     with pytest.raises(DtypeError, match=r"vpdpbusd.*\['float32'\]") as told:
         vortex.compile(ops.Gemm(dtype="int8"), "xeon-e5-2680v3")
     assert isinstance(told.value, SpecError)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_prologue_is_for_float32(dtype: str) -> None:
-    with pytest.raises(DtypeError, match=f"a prologue on {dtype} operands: expected float32; cast them, or drop"):
-        vortex.compile(ops.Gemm(dtype, prologue=ops.relu()), "epyc-zen5")
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from vortex.codegen.emission import Emission
 from vortex.codegen.prices import Prices
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
-from vortex.errors import DtypeError, SpecError
+from vortex.errors import SpecError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
-from vortex.operators import Conv2d, Operator, prologue_of, settings
+from vortex.operators import Conv2d, Operator, settings
 from vortex.profiler import acquire, rates
 from vortex.rates import Rates
 from vortex.rkernel import decompose
@@ -57,8 +57,6 @@ def compile(
     lanes, vectors = isa.lanes, hardware.by_vectors(operator.dtype) or isa
     rkernel = decompose(operator, hardware)  # top-down: one level per rung of the hardware
     words = rkernel.words
-    if words and prologue_of(operator):
-        raise DtypeError(f"a prologue on {operator.dtype} operands: expected float32; cast them, or drop the prologue")
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
     conv = isinstance(operator, Conv2d)
@@ -102,8 +100,8 @@ def compile(
         others = emission.start([*tasks.rest, *more])  # what nobody times is emitted while strategies are chosen
         progress("analyzing strategies", 0.4)
         machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
-        if words:
-            machine = replace(machine, cores=1.0)  # products of words are not split along k
+        if words and (words.tiles or words.weights):  # what lies before the words of a panel is of all of k
+            machine = replace(machine, cores=1.0)
         price = priced(machine, table, folder / "costs.o")
         known, packed = extents(operator), FILTERS if conv else None
         chosen, panel = analyze(  # Eq. 1
@@ -114,7 +112,8 @@ def compile(
         clock.lap("emit")
     progress("linking the library", 0.9)
     selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)
-    addition = conv_addition(selector, shapes, hardware) if isinstance(operator, Conv2d) else Addition()
+    begins = bool(parts.prologue)
+    addition = conv_addition(selector, shapes, hardware, begins) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
     binary = emit_library(selector, [*objects, price.object], parts, hardware.llvm_cpu, folder, started, addition)
     clock.lap("link")

@@ -72,6 +72,8 @@ class ConvExplanation:
     """What of the window every call of the library has."""
     store: str = ""
     """What the store stage does to each element, if anything."""
+    prologue: str = ""
+    """What is done to each element of x while it is brought into the CacheBuffer."""
 
     @property
     def gflops(self) -> float:
@@ -89,6 +91,7 @@ class ConvExplanation:
             f"cost   {time_text(self.plan.seconds)}, {self.gflops:.1f} GFLOP/s of the definition predicted",
             *term_lines(self.terms),
             *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
+            *([f"load   {self.prologue} on x while its rows are brought; not priced"] * bool(self.prologue)),
             "runners-up",
             *(
                 f"  {rival.seconds / self.plan.seconds:6.3f}x  {rival}; loses in {loses_in(self.terms, terms)}"
@@ -113,5 +116,5 @@ def explain(
     rivals = tuple(each for each in every if each[0] is not plan)[:SHOWN]
     operator = rebuilt(manifest.operator, manifest.settings)
     assert isinstance(operator, Conv2d)
-    told = tuple(operator.fixed), str(operator.store)
+    told = tuple(operator.fixed), str(operator.store), str(operator.prologue) if operator.prologue else ""
     return ConvExplanation(shape, threads, plan, terms, rivals, manifest.basis, manifest.hardware["name"], *told)

@@ -86,7 +86,8 @@ class ConvKernel:
         self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
         plain = self.manifest.selector()
         rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
-        self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows)
+        begins = bool(operator.prologue)
+        self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows, begins)
 
     @property
     def strategies(self) -> tuple[Any, ...]:
@@ -105,7 +106,7 @@ class ConvKernel:
         groups: Any = None,
         **operands: Any,
     ) -> Any:
-        """out = epilogue(convolution of x with w), float32.
+        """out = epilogue(convolution of prologue(x) with w), float32.
 
         `x` is [batch, height, width, channels], or [batch, channels, height, width] for layout "nchw"; channels or
         columns must be contiguous in memory, whatever the layout. `w` is [filters, channels / groups, height, width] or

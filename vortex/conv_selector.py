@@ -123,6 +123,8 @@ class ConvSelector:
     lanes: int
     panel: int
     tallest: tuple[int, ...]
+    begins: bool = False
+    """Whether inputs pass a load stage, for a prologue: it brings rows, not one pixel of several images."""
 
     @cached_property
     def float32_rates(self) -> Rates:
@@ -174,7 +176,7 @@ class ConvSelector:
             seen=seen,
             seen_h=tall,
             hops=hops,
-            in_rows=F32(lines or close),
+            in_rows=F32(lines or close or self.begins),
             moved=moved,
             taps=F32(shape.kernel_h * shape.kernel_w),
             passes=F32(passes(shape, self.panel, round(self.rates.l2_bytes))),

@@ -8,7 +8,7 @@ from operator import index
 from typing import Any, Literal
 
 from vortex.axes import Access, Axis, OverAxes, Role
-from vortex.epilogue import NOTHING, Epilogue, Store, check_epilogue
+from vortex.epilogue import NOTHING, Epilogue, Store, check_epilogue, check_prologue
 from vortex.errors import DtypeError, ShapeError, UnknownNameError
 
 LAYOUTS = {"nhwc": (0, 1, 2, 3), "nchw": (0, 2, 3, 1)}
@@ -160,12 +160,16 @@ class Conv2d(OverAxes):
     """The same; 0 unless the call says otherwise."""
     dilation: int | Sequence[int] | None = None
     groups: int | None = None
+    prologue: Epilogue = NOTHING
+    """What is done to every element of x while it is brought into the CacheBuffer, not to the zeros of the padding:
+    steps without tensors, on CPUs."""
 
     def __post_init__(self) -> None:
         given = window(**self.fixed)
         for name in self.fixed:  # one form of each: equal windows are equal operators
             object.__setattr__(self, name, getattr(given, name))
         check_epilogue("Conv2d", self.epilogue, None)
+        check_prologue("Conv2d", self.prologue)
         if self.dtype not in DTYPES:
             raise DtypeError(f"Conv2d(dtype={self.dtype!r}): expected one of {sorted(DTYPES)}; cast the operands")
         if self.epilogue.dtype not in (None, self.storage):
@@ -255,7 +259,7 @@ class Conv2d(OverAxes):
         """The operator in NumPy, in float64; same arguments as a call, `operands` those of the epilogue."""
         import numpy as np
 
-        x, w = np.asarray(x, np.float64), np.asarray(w, np.float64)
+        x, w = self.prologue.reference(x), np.asarray(w, np.float64)
         where = self.window(stride, padding, dilation, groups)
         shape = self.shape(x.shape, w.shape, where)
         top, bottom, left, right = where.padding

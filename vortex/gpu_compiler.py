@@ -57,10 +57,10 @@ def compile(
             f"{operator.name} on {hardware.name}: GPU libraries compute {', '.join(SERVED)} so far; "
             "compile it for a CPU, or express it as one of these"
         )
-    if prologue_of(operator) and operator.dtype in SUMS:
+    if operator.name == "conv2d" and prologue_of(operator):
         raise OperandError(
-            f"{operator.name} of {operator.dtype} on {hardware.name}: integers have no prologue; "
-            f"drop prologue={prologue_of(operator)}, or multiply in a float type"
+            f"conv2d with prologue={prologue_of(operator)} on {hardware.name}: kernels of GPUs would do it to the "
+            "padding as well; do it to x first, or name a CPU's spec"
         )
     if operator.name != "gemm" and operator.dtype in SUMS:
         raise DtypeError(

@@ -69,6 +69,8 @@ class GpuExplanation:
     hardware: str
     regions: tuple[GpuRegion, ...] = ()
     """What a call runs in place of the plan, where two kernels for a part of C each are predicted to take less."""
+    prologue: str = ""
+    """What is done to each element of A as it arrives in registers."""
 
     @property
     def plan(self) -> GpuPlan:
@@ -90,6 +92,7 @@ class GpuExplanation:
             f"cost   {_time(chosen.plan.seconds)}, {self.tflops:.1f} TFLOP/s predicted",
             *_table({"": chosen}),
             *self._cut(),
+            *([f"load   {self.prologue} on A as it arrives in registers; not priced"] * bool(self.prologue)),
             "core types",
             *_table({backend.value: priced for backend, priced in self.cores.items()}),
             *(
@@ -160,6 +163,7 @@ def explain(
     hardware: str = "",
     sieve: Mapping[str, int] | None = None,
     regions: tuple[GpuRegion, ...] = (),
+    prologue: str = "",
 ) -> GpuExplanation:
     """Compare the chosen plan with the best one of every core type and with the nearest other kernels."""
     found = plans(selector, extents, layout, alignment, workspace)
@@ -181,4 +185,5 @@ def explain(
         basis=selector.basis,
         hardware=hardware,
         regions=regions if len(regions) > 1 else (),
+        prologue=prologue,
     )

@@ -11,6 +11,7 @@ from vortex.gpu_explain import GpuExplanation, explain
 from vortex.gpu_library import GpuLibrary, Kernel
 from vortex.gpu_polymerize import GpuRegion, halves
 from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout
+from vortex.operators import prologue_of, rebuilt
 
 
 class GpuPlanner:
@@ -74,6 +75,7 @@ class GpuPlanner:
     def _explained(self, shape: Shape, regions: tuple[GpuRegion, ...]) -> GpuExplanation:
         manifest = self.manifest
         layout = Layout(bool(shape.transpose_a), bool(shape.transpose_b))
+        prologue = prologue_of(rebuilt(manifest.operator, manifest.settings))
         return explain(
             self.selector,
             Extents(shape.m, shape.n, shape.k, shape.batch, shape.seen),
@@ -83,6 +85,7 @@ class GpuPlanner:
             manifest.hardware["name"],
             {f"{row.level} {row.filter}": row.count for row in manifest.admitted},
             regions,
+            str(prologue) if prologue else "",
         )
 
     @cached_property

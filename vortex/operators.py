@@ -26,7 +26,7 @@ from vortex.epilogue import (
     scale,
     silu,
 )
-from vortex.errors import DtypeError, UnknownNameError, suggestion
+from vortex.errors import DtypeError, OperandError, UnknownNameError, suggestion
 from vortex.reduction import Reduce
 from vortex.steps import Cast
 
@@ -38,9 +38,10 @@ __all__ = [
 
 
 class Summed(OverAxes):
-    """A product: what becomes of its sums, which are float32, or int32 of int8."""
+    """A product: what is done to A, and what becomes of its sums, which are float32, or int32 of int8."""
 
     epilogue: Epilogue
+    prologue: Epilogue
     out_dtype: str | None
 
     @property
@@ -50,11 +51,17 @@ class Summed(OverAxes):
         return Store(self.epilogue, sums, self.epilogue.dtype or self.out_dtype or plain)
 
     def check(self, operator: str) -> None:
-        """Refuse element types and epilogues that no product has."""
+        """Refuse element types and chains that no product has."""
         check_epilogue(operator, self.epilogue, self.out_dtype)
+        check_prologue(operator, self.prologue)
         if self.dtype not in ITEM_BYTES:
             raise DtypeError(
                 f"{operator}(dtype={self.dtype!r}): expected one of {sorted(ITEM_BYTES)}; cast the operands"
+            )
+        if self.prologue and self.dtype in SUMS:
+            raise OperandError(
+                f"{operator}(dtype={self.dtype!r}, prologue={self.prologue}): integers have no prologue; drop it, or "
+                "multiply in a float type"
             )
         store = self.store
         if store.sums == "int32" and store.out in ("int8", "uint8") and not store.chain.scales:
@@ -83,7 +90,8 @@ class Gemm(Summed):
     epilogue: Epilogue = NOTHING
     """What is done to every element of A B before it is stored; its tensors are keywords of a call."""
     prologue: Epilogue = NOTHING
-    """What is done to every element of A before it is multiplied, while A is packed: steps without tensors."""
+    """What is done to every element of A before it is multiplied, while A is packed: steps without tensors, on float32.
+    Where elements are multiplied as bfloat16 or float16 they are rounded to it again."""
     out_dtype: str | None = None
     """The element type of C in memory, if not that of the operands; a cast at the end of the epilogue says the same."""
     m: Extent = None
@@ -98,7 +106,6 @@ class Gemm(Summed):
             check_weights(self)
         for name in "mnk":
             check_extent(name, getattr(self, name))
-        check_prologue("Gemm", self.prologue)
         self.check("Gemm")
 
     @property
@@ -129,8 +136,8 @@ class BatchGemm(Summed):
     """C[..., m, n] (+)= A[..., m, k] B[..., k, n] for up to two batch axes, each equal in A and B or 1 in one of them.
 
     `transpose_a` and `transpose_b` say how the operands of a call lie unless the call says otherwise. Every extent is
-    dynamic; element types, sums and the epilogue are as for Gemm. The operands of an epilogue have batch axes too, or
-    do without.
+    dynamic; element types, sums, epilogue and prologue are as for Gemm. The operands of an epilogue have batch axes
+    too, or do without.
     """
 
     dtype: Literal["float32", "tfloat32", "float16", "bfloat16", "int8"] = "float32"
@@ -138,6 +145,7 @@ class BatchGemm(Summed):
     transpose_b: bool = False
     epilogue: Epilogue = NOTHING
     out_dtype: str | None = None
+    prologue: Epilogue = NOTHING
 
     def __post_init__(self) -> None:
         self.check("BatchGemm")
@@ -162,7 +170,7 @@ class BatchGemm(Summed):
         """The operator in NumPy, in float64 up to a cast; `a` and `b` lie as the operator says."""
         import numpy as np
 
-        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        left, right = self.prologue.reference(a), np.asarray(b, np.float64)
         left = left.swapaxes(-1, -2) if self.transpose_a else left
         right = right.swapaxes(-1, -2) if self.transpose_b else right
         spread = {x.name: np.expand_dims(operands[x.name], -2) for x in self.epilogue.operands if x.per == "column"}
@@ -173,8 +181,8 @@ class BatchGemm(Summed):
 class GroupedGemm(Summed):
     """C (+)= A B in groups of rows: `rows[g]` rows of A[m, k], one group after the other, times B[g] of B[g, k, n].
 
-    What a mixture of experts computes. Transposes as for BatchGemm, element types, sums and the epilogue as for Gemm;
-    what the epilogue reads per column may be of each group: [groups, n].
+    What a mixture of experts computes. Transposes as for BatchGemm, element types, sums, epilogue and prologue as for
+    Gemm; what the epilogue reads per column may be of each group: [groups, n].
     """
 
     dtype: Literal["float32", "tfloat32", "float16", "bfloat16", "int8"] = "float32"
@@ -182,6 +190,7 @@ class GroupedGemm(Summed):
     transpose_b: bool = False
     epilogue: Epilogue = NOTHING
     out_dtype: str | None = None
+    prologue: Epilogue = NOTHING
 
     def __post_init__(self) -> None:
         self.check("GroupedGemm")
@@ -206,7 +215,7 @@ class GroupedGemm(Summed):
         """The operator in NumPy, in float64 up to a cast; `a` and `b` lie as the operator says."""
         import numpy as np
 
-        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        left, right = self.prologue.reference(a), np.asarray(b, np.float64)
         left = left.T if self.transpose_a else left
         right = right.swapaxes(-1, -2) if self.transpose_b else right
         ends = np.cumsum(np.asarray(rows, np.int64))
@@ -279,7 +288,7 @@ def compiled_as(operator: Operator) -> Operator:
         return operator.open
     if not isinstance(operator, BatchGemm | GroupedGemm):
         return operator
-    return Gemm(operator.dtype, operator.epilogue, out_dtype=operator.out_dtype)
+    return Gemm(operator.dtype, operator.epilogue, operator.prologue, operator.out_dtype)
 
 
 def settings(operator: Operator) -> dict[str, Any]:

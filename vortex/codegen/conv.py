@@ -20,6 +20,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_symbol,
 )
 from vortex.codegen.cpu_rows import compile_tiles
+from vortex.codegen.cpu_store import PROLOGUE_SYMBOL
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
 from vortex.codegen.emission import Task
@@ -81,8 +82,10 @@ def entries(named: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{place} = {symbol}" for symbol, place in named)
 
 
-def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec) -> Addition:
-    """Tables of the micro-kernels and the native cost."""
+def conv_addition(
+    selector: Selector, shapes: Sequence[tuple[int, int]], hardware: HardwareSpec, begins: bool
+) -> Addition:
+    """Tables of the micro-kernels and the native cost; whether inputs pass the load stage of a prologue."""
     lanes, tiles = selector.lanes, set(served(shapes))
     rows = [
         "{" + ", ".join(conv_symbol(r, v) if (r, v) in tiles else "0" for r in range(MOST_ROWS)) + "}"
@@ -100,7 +103,10 @@ def conv_addition(selector: Selector, shapes: Sequence[tuple[int, int]], hardwar
         for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
         for tile in tiles
     ]
+    load = "(const float *, float *, int64_t, int64_t, int64_t, int64_t)"
     table = (
+        *([f"extern int32_t {PROLOGUE_SYMBOL}{load};"] if begins else []),
+        f"const vx_load vx_conv_begin = {PROLOGUE_SYMBOL if begins else 0};",
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
         *(f"extern int32_t {symbol}{depthwise};" for symbol, _ in (*single, *slides)),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",

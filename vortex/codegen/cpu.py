@@ -142,7 +142,7 @@ def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFo
     """Objects of the (rows, vectors) micro-kernels for the layouts of A, and of dispatch; then the nests and stages."""
     stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
     if words:
-        return Tasks(word_tasks(shapes, words), [*word_stage_tasks(words, parts.dots), *stored])
+        return Tasks(word_tasks(shapes, words, parts.prologue), [*word_stage_tasks(words, parts.dots), *stored])
     tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     kernels: list[Task] = [(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)]

@@ -16,7 +16,9 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_load import exchanges, turn, zipped
 from vortex.codegen.cpu_tile import LINE, fetch, masked_load
+from vortex.codegen.cpu_words_begin import Begin
 from vortex.dtypes import WordFormat
+from vortex.epilogue import NOTHING, Epilogue
 
 INTERLEAVE_SYMBOL = "vortex_words_interleave"
 TURN_SYMBOL = "vortex_words_turn"
@@ -250,12 +252,12 @@ def turn_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
     return s_tir.Schedule(turn_).mod["main"]
 
 
-def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+def rows_kernel(words: WordFormat, lanes: int, prologue: Epilogue = NOTHING) -> tirx.PrimFunc:
     """Load stage of A by rows: `symbol(source, target, k, rows, source_stride, target_stride)`, source [rows, k].
 
-    Rows of words `target_stride` apart, with room for a vector past their end.
+    Rows of words `target_stride` apart, with room for a vector past their end; each element through the chain.
     """
-    gather = Gather(words, lanes)
+    gather, begin = Gather(words, lanes), Begin(prologue, words, lanes)
     element, span = gather.element, lanes * words.per_word
 
     @T.prim_func(s_tir=True)
@@ -266,19 +268,20 @@ def rows_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
         S = T.match_buffer(source, (rows * source_stride,), element, align=words.item_bytes)
         D = T.match_buffer(target, (rows * target_stride,), "int32", align=4)
         with T.sblock("root"):
+            begin.allocate()
             for i in T.serial(rows):
                 for w in T.serial(T.truncdiv(k + span - 1, span)):
                     left: T.let[T.int32] = T.Cast("int32", T.min(k - w * span, T.int64(span)))
-                    D[T.ramp(i * target_stride + w * lanes, 1, lanes)] = gather.along(
-                        T.address_of(S[i * source_stride + w * span]), left
+                    D[T.ramp(i * target_stride + w * lanes, 1, lanes)] = begin.begun(
+                        gather.along(T.address_of(S[i * source_stride + w * span]), left)
                     )
 
     return s_tir.Schedule(rows_).mod["main"]
 
 
-def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
+def columns_kernel(words: WordFormat, lanes: int, prologue: Epilogue = NOTHING) -> tirx.PrimFunc:
     """Load stage of A by columns: the same arguments, source [k, rows]; blocks of words are turned in registers."""
-    gather, per_word = Gather(words, lanes), words.per_word
+    gather, begin, per_word = Gather(words, lanes), Begin(prologue, words, lanes), words.per_word
     element, rounds = gather.element, len(exchanges(lanes))
 
     @T.prim_func(s_tir=True)
@@ -290,6 +293,7 @@ def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
         D = T.match_buffer(target, (rows * target_stride,), "int32", align=4)
         with T.sblock("root"):
             block = T.sblock_alloc_buffer(((rounds + 1) * lanes * lanes,), "int32", scope="local")
+            begin.allocate()
             for io in T.serial(T.truncdiv(rows + lanes - 1, lanes)):
                 wide: T.let[T.int32] = T.Cast("int32", T.min(rows - io * lanes, T.int64(lanes)))
                 for wo in T.serial(T.truncdiv(k + lanes * per_word - 1, lanes * per_word)):
@@ -304,8 +308,8 @@ def columns_kernel(words: WordFormat, lanes: int) -> tirx.PrimFunc:
                     turn(block, lanes)
                     for i in T.unroll(lanes):
                         if i < wide:
-                            D[T.ramp((io * lanes + i) * target_stride + wo * lanes, 1, lanes)] = block[
-                                T.ramp((rounds * lanes + i) * lanes, 1, lanes)
-                            ]
+                            D[T.ramp((io * lanes + i) * target_stride + wo * lanes, 1, lanes)] = begin.begun(
+                                block[T.ramp((rounds * lanes + i) * lanes, 1, lanes)]
+                            )
 
     return s_tir.Schedule(columns_).mod["main"]

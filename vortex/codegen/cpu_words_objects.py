@@ -25,6 +25,7 @@ from vortex.codegen.cpu_words_nest import DISPATCH_SYMBOL, WORD_STAGES, WordStag
 from vortex.codegen.emission import Task
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.dtypes import Weights, WordFormat
+from vortex.epilogue import Epilogue
 from vortex.errors import CodegenError
 
 BATCH = 8
@@ -49,10 +50,12 @@ def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm
     compile_object([word_nest(stage, lanes, words) for stage in stages], cpu_target(llvm_cpu), path, simplify=False)
 
 
-def _emit_loads(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    of_b = () if words.weights else (interleave_kernel, turn_kernel)
-    kernels = (*of_b, rows_kernel, columns_kernel)
-    functions = [word_dispatch(tiles, words), *(kernel(words, lanes) for kernel in kernels)]
+def _emit_loads(
+    words: WordFormat, prologue: Epilogue, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path
+) -> None:
+    of_a = [kernel(words, lanes, prologue) for kernel in (rows_kernel, columns_kernel)]
+    of_b = [kernel(words, lanes) for kernel in (interleave_kernel, turn_kernel) if not words.weights]
+    functions = [word_dispatch(tiles, words), *of_b, *of_a]
     leave, text = ([leave_kernel()], amx_ir([], words)) if words.tiles else ([], "")
     compile_object([*functions, *leave], cpu_target(llvm_cpu), path, llvm_ir=text)
 
@@ -63,11 +66,12 @@ def word_stages(words: WordFormat) -> list[WordStage]:
     return [stage for stage in of_a if stage.load_b == "none" or not words.weights]
 
 
-def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat) -> list[Task]:
-    """What to emit for the (rows, vectors) micro-kernels and the load stages."""
+def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat, prologue: Epilogue) -> list[Task]:
+    """What to emit for the (rows, vectors) micro-kernels and the load stages, that of A with the steps in it."""
     tiles = sorted(WordTile(rows, vectors) for rows, vectors in shapes)
     batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
-    return [(partial(_emit_loads, words), tiles), *((partial(_emit_tiles, words), batch) for batch in batches)]
+    loads = partial(_emit_loads, words, prologue)
+    return [(loads, tiles), *((partial(_emit_tiles, words), batch) for batch in batches)]
 
 
 def word_stage_tasks(words: WordFormat, dots: Sequence[tuple[int, int]]) -> list[Task]:

@@ -7,6 +7,7 @@ vector registers.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -109,5 +110,9 @@ def compile_object(
     if llvm_ir:
         first, *rest = module.functions.items()
         module = tvm.IRModule({first[0]: importing(first[1], llvm_ir), **dict(rest)})
-    built = tvm.get_global_func("target.build.llvm")(module, target)
-    built.write_to_file(str(path))
+    build(module, target).write_to_file(str(path))
+
+
+def build(module: tvm.IRModule, target: Target) -> Any:
+    """LLVM's module of lowered functions, optimized."""
+    return tvm.get_global_func("target.build.llvm")(module, target)

@@ -14,7 +14,8 @@
  * into the CacheBuffer, with zeros beside it.
  *
  * Activations whose channels are not side by side are turned on the way: the load stage brings the rows that a block of output rows sees
- * into the CacheBuffer, the store stage takes its panel of outputs from there. */
+ * into the CacheBuffer, the store stage takes its panel of outputs from there. A prologue is done in that load stage, for which all
+ * activations pass it: to pixels, before any zeros are put beside them. */
 #include "conv_panel.h"
 
 #include <string.h>
@@ -168,9 +169,8 @@ static float *bring(const job *work, vx_conv *local, int64_t unit, int64_t end, 
   for (int64_t row = from; row < to; row++, target += line_floats) {
     memset(target, 0, (size_t)(left * pixel) * sizeof(float));
     memset(target + (left + seen) * pixel, 0, (size_t)((work->columns - left - seen) * pixel) * sizeof(float));
-    (c->x_stride[3] == 1 ? vortex_copy : vortex_transpose)(
-        c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3], target + left * pixel, seen, channels,
-        c->x_stride[3] == 1 ? c->x_stride[2] : c->x_stride[3], pixel);
+    const float *source = c->x + image * c->x_stride[0] + row * c->x_stride[1] + channel * c->x_stride[3];
+    vx_conv_load(source, target + left * pixel, seen, channels, c->x_stride, pixel);
   }
   return target;
 }
@@ -291,7 +291,7 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   work.sets = groups * work.panels;
   work.lines = plan->family == VX_LINES_FAMILY;
   work.staged = plan->family == VX_DIRECT_FAMILY && !plan->walk_batch && vx_staged(conv);
-  work.turn_x = work.staged || conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
+  work.turn_x = work.staged || (vx_conv_begin && conv->channels) || conv->x_stride[3] != 1 || (work.lines && conv->x_stride[2] != conv->channels);
   work.turn_y = conv->y_stride[3] != 1;
   for (int64_t x = 0; x < vx_operand_count; x++) work.turned_extras += vx_operands[x].per == VX_PER_ELEMENT;
   work.pixel = work.lines ? conv->channels : rounded(work.staged ? work.depth : conv->channels, vx_lanes);

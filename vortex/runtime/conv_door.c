@@ -176,7 +176,7 @@ EXPORT int __tvm_ffi_conv_planned(void *self, const TVMFFIAny *args, int32_t cou
   int64_t forms = given[0].v_int64, strategy = given[1].v_int64;
   int64_t form = strategy < 0 ? VX_DIRECT_FORM : VX_DIRECT_FORM << (1 + vx_winograd_planned(strategy, 1, 1).algorithm);
   vx_conv_plan plan = vx_select_conv(&conv, 1);
-  plan.walk_batch = given[2].v_int64 && plan.family == VX_DIRECT_FAMILY && conv.x_stride[3] == 1 && conv.y_stride[3] == 1;
+  plan.walk_batch = given[2].v_int64 && plan.family == VX_DIRECT_FAMILY && conv.x_stride[3] == 1 && conv.y_stride[3] == 1 && !vx_conv_begin;
   plan.grid_m = given[3].v_int64;
   plan.grid_n = given[4].v_int64;
   if (strategy >= 0) {

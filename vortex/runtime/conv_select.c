@@ -35,7 +35,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
   if (best.family == VX_GEMM_FAMILY) return best;
   int depthwise = best.family == VX_DEPTHWISE_FAMILY || best.family == VX_GROUPED_FAMILY, lines = best.family == VX_LINES_FAMILY;
   int staged = best.family == VX_DIRECT_FAMILY && vx_staged(c);
-  int in_rows = depthwise || lines || staged || c->x_stride[3] != 1 || c->y_stride[3] != 1;
+  int in_rows = depthwise || lines || staged || vx_conv_begin || c->x_stride[3] != 1 || c->y_stride[3] != 1;
   int64_t groups = depthwise ? 1 : c->groups, share = c->filters / groups, depth = c->channels / groups;
   int64_t vectors = quotient_up(share, vx_lanes), most = vx_panel / vx_lanes;
   if (vectors > most) vectors = most;
@@ -67,7 +67,7 @@ vx_conv_plan vx_select_conv(const vx_conv *c, int64_t threads) {
     int64_t tasks = grid_m * grid_n;
     vortex_conv_costs(vx_conv_columns, vx_slopes, totals, 1, (float)c->batch, (float)c->out_h, (float)c->out_w, (float)depth, (float)share,
                       (float)groups, depthwise ? (float)(c->channels / c->groups) : 0.0f, input_bytes, line_bytes, seen, tall, hops,
-                      (float)(lines || staged), moved, (float)(c->kernel_h * c->kernel_w), passes, edges, (float)c->stride_w,
+                      (float)(lines || staged || vx_conv_begin), moved, (float)(c->kernel_h * c->kernel_w), passes, edges, (float)c->stride_w,
                       (float)vx_conv_tallest[vectors], (float)full, (float)vectors, (float)quotient_up(over, vx_lanes), (float)vx_panel,
                       (float)grid_m, (float)grid_n, (float)(tasks < threads ? tasks : threads));
     for (int walk = 0; walk < (in_rows ? 1 : 2); walk++)

@@ -1,7 +1,8 @@
 /* The door of plans: which one a call gets, and calls by plans that the caller names, as explanations and the evaluation ask for them. */
 #include "opened.h"
 
-#define MOST_SPLITS 32767 /* what a plan has room for on its way to Python */
+/* What a plan has room for on its way to Python; what lies before the words of a panel, of tiles and of weights, is of all of k. */
+#define MOST_SPLITS (VX_TILES || VX_WEIGHTS ? 1 : 32767)
 #define REGION_FIELDS 7 /* of a vx_region, that Python sees */
 
 static vx_call shape_only(const TVMFFIAny *args) {

@@ -1,6 +1,12 @@
 /* A reduction in parts: each is a product over its own stretch of k, and they are added up in the order of the parts. */
 #include "vortex_runtime.h"
 
+#if VX_FLIPS
+typedef uint32_t sum; /* of bytes, modulo 2^32 */
+#else
+typedef float sum;
+#endif
+
 #define LINE 16
 #define IN_C (vx_apart ? 0 : 1) /* parts that go to C */
 
@@ -29,9 +35,9 @@ void vx_add_parts(const vx_call *call, float *parts, int64_t splits) {
   if (splits < 2) return;
   vx_store store = vx_store_of(call);
   for (int64_t i = 0; i < call->m; i++) {
-    float *restrict row = vx_apart ? parts + i * call->n : call->c + i * call->ldc;
+    sum *restrict row = (sum *)(vx_apart ? parts + i * call->n : call->c + i * call->ldc);
     for (int64_t index = 1; index < splits; index++) {
-      const float *restrict part = parts + ((index - IN_C) * call->m + i) * call->n;
+      const sum *restrict part = (const sum *)parts + ((index - IN_C) * call->m + i) * call->n;
       for (int64_t j = 0; j < call->n; j++) row[j] += part[j];
     }
     if (vx_store_stage) vortex_store(&store, row, call->n, i, 0, 1, call->n);

@@ -270,6 +270,19 @@ int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t co
                     int64_t target_stride);
 int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                          int64_t target_stride);
+/* That of inputs of a convolution to which a prologue is done, as vortex_copy; its target may be its source. Or NULL. */
+typedef int32_t (*vx_load)(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride, int64_t target_stride);
+extern const vx_load vx_conv_begin;
+
+/* `pixels` of a row of the input to `target`, `pixel` floats apart, their channels side by side; a prologue is done to them. */
+static inline void vx_conv_load(const float *source, float *target, int64_t pixels, int64_t channels, const int64_t *stride, int64_t pixel) {
+  int apart = stride[3] != 1;
+  if (apart) vortex_transpose(source, target, pixels, channels, stride[3], pixel);
+  if (vx_conv_begin)
+    vx_conv_begin(apart ? target : source, target, pixels, channels, apart ? pixel : stride[2], pixel);
+  else if (!apart)
+    vortex_copy(source, target, pixels, channels, stride[2], pixel);
+}
 
 /* words.c: a line of a packed panel is one word of k for every column; before them is the line where sums begin. */
 typedef int32_t (*vx_word_nest)(const void *a, const void *b, void *c, void *scratch_a, void *scratch_b, int64_t m,

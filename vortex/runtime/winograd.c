@@ -33,14 +33,17 @@ static void each_run(const job *work, stage run, int64_t first, int64_t count, f
   }
 }
 
-/* Input stage of one run. Channels that are not side by side are brought there first, a row of the windows at a time. */
+/* Whether inputs pass a load stage: channels that are not side by side, and those of which a prologue makes something else. */
+static int is_brought(const vx_conv *c) { return vx_conv_begin || vx_turns(c->x_stride, c->channels); }
+
+/* Input stage of one run. What passes the load stage does so a row of the windows at a time. */
 static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
                      int64_t column) {
   const vx_conv *c = work->conv;
   int64_t side = work->algorithm->tile, window = side + 2;
   int64_t top = row * side - c->pad_top, left = tile * side - c->pad_left;
   const float *x = c->x + image * c->x_stride[0];
-  if (!vx_turns(c->x_stride, c->channels)) {
+  if (!is_brought(c)) {
     work->algorithm->input(x, block, tiles, c->channels, top, left, c->height, c->width, c->x_stride[1], c->x_stride[2],
                            work->v_row, work->v_point);
     return;
@@ -49,8 +52,7 @@ static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, 
   int64_t from = left < 0 ? 0 : left, to = smaller(left + tiles * side + 2, c->width);
   int64_t wide = to > from ? to - from : 0, tall = end > first ? end - first : 0, pixel = rounded(c->channels, vx_lanes);
   for (int64_t r = 0; r < tall && wide; r++)
-    vortex_transpose(x + (first + r) * c->x_stride[1] + from, staged + r * wide * pixel, wide, c->channels, c->x_stride[3],
-                     pixel);
+    vx_conv_load(x + (first + r) * c->x_stride[1] + from * c->x_stride[2], staged + r * wide * pixel, wide, c->channels, c->x_stride, pixel);
   work->algorithm->input(staged, block, tiles, c->channels, top - first, left - from, tall, wide, wide * pixel, pixel,
                          work->v_row, work->v_point);
 }
@@ -164,13 +166,13 @@ int vx_execute_winograd(const vx_conv *conv, const vx_winograd_plan *plan) {
   work.m_row = spread(work.plan.panels * width);
   work.v_point = work.plan.tiles * work.v_row + 16;
   work.m_point = work.plan.tiles * work.m_row + 16;
-  int x_turned = vx_turns(conv->x_stride, conv->channels), y_turned = vx_turns(conv->y_stride, conv->filters);
+  int brought = is_brought(conv), y_turned = vx_turns(conv->y_stride, conv->filters);
   int overflows = vx_overflows(conv->batch * conv->out_h * conv->out_w * conv->filters) && conv->y_stride[1] % LINE_FLOATS == 0 &&
                   conv->y_stride[0] % LINE_FLOATS == 0 && !y_turned;
   work.streams = overflows && !vx_store_stage;
   work.past = overflows && vx_store_past;
-  work.run = x_turned || y_turned || work.past ? 8 : work.along;
-  if (x_turned) work.x_floats = (side + 2) * (work.run * side + 2) * rounded(conv->channels, vx_lanes);
+  work.run = brought || y_turned || work.past ? 8 : work.along;
+  if (brought) work.x_floats = (side + 2) * (work.run * side + 2) * rounded(conv->channels, vx_lanes);
   int64_t rows_staged = side;
   for (int64_t x = 0; x < vx_operand_count; x++) rows_staged += vx_operands[x].per == VX_PER_ELEMENT;
   if (y_turned || work.past) work.y_floats = rows_staged * work.run * side * work.plan.panels * width;

@@ -13,10 +13,27 @@ typedef struct {
   vx_call call;
   const vx_strategy *strategy;
   vx_word_nest nest;
-  int64_t grid_m, tile_m, tile_k, rows_per_task, columns_per_task;
+  float *parts; /* of k, those that do not go to C */
+  int64_t grid_m, blocks, splits, tile_m, tile_k, rows_per_task, columns_per_task;
   int32_t load_a, in_blocks;
   atomic_int out_of_memory;
 } job;
+
+/* A part of k as a call of its own. What a packed B begins with is of all of k: the first part has it. */
+static vx_call call_of(const job *work, int64_t index) {
+  const vx_call *whole = &work->call;
+  vx_part part = vx_part_of(whole, work->parts, work->splits, index);
+  vx_call call = *whole;
+  int64_t b = whole->packed        ? part.first / VX_PER_WORD * whole->panel * 4
+              : whole->transpose_b ? part.first * VX_ITEM
+                                   : part.first * whole->ldb * VX_ITEM;
+  call.a = (const float *)((const char *)whole->a + part.first * (whole->transpose_a ? whole->lda : 1) * VX_ITEM);
+  call.b = (const float *)((const char *)whole->b + b);
+  call.k = part.depth;
+  call.c = part.c, call.ldc = part.ldc, call.accumulate = part.accumulate;
+  if (whole->packed && index) call.zero = 0;
+  return call;
+}
 
 /* Blocks of C one after the other, each of which stays in L2 until all of k was added; then it is stored, or copied. The rows of A of
  * a block are packed over all of k, unless they are read as they lie. */
@@ -43,9 +60,8 @@ static void run_blocks(const job *work, float *packed, float *scratch, float *su
   }
 }
 
-static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
+static void run_nest(const job *work, const vx_call *call, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
                      float *c, int64_t ldc, const vx_store *store, int32_t finish) {
-  const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes;
   const char *a = (const char *)call->a + (call->transpose_a ? row : row * call->lda) * VX_ITEM;
@@ -56,9 +72,10 @@ static void run_nest(const job *work, float *scratch, int64_t a_words, int64_t r
 
 static void run_task(void *context, int64_t index) {
   job *work = context;
-  const vx_call *call = &work->call;
+  const vx_call part = call_of(work, index / work->blocks), *call = &part;
   const vx_strategy *s = work->strategy;
-  int64_t row = index % work->grid_m * work->rows_per_task, column = index / work->grid_m * work->columns_per_task;
+  int64_t at = index % work->blocks, stores = vx_store_stage && work->splits == 1; /* of several parts, sums are finished in the end */
+  int64_t row = at % work->grid_m * work->rows_per_task, column = at / work->grid_m * work->columns_per_task;
   int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
   if (m <= 0 || column >= end) return;
   int64_t width = s->vectors * vx_lanes;
@@ -66,13 +83,13 @@ static void run_task(void *context, int64_t index) {
   int64_t depth = work->in_blocks ? rounded(vx_depth(call->k), VX_WHOLE) : work->tile_k;
   int64_t a_words = work->load_a ? rounded(tile_m * (depth + vx_lanes), 16) : 0;
   int64_t b_words = s->pack_b && !call->packed ? (work->tile_k + 2) * tile_n : 0, c_words = 0;
-  int at_once = vx_store_stage && work->tile_k >= vx_depth(call->k) && !call->accumulate;
-  int32_t finish = at_once ? VX_STORE_ONE_TILE : vx_store_stage ? VX_STORE_TILES : VX_STORE_NOTHING;
+  int at_once = stores && work->tile_k >= vx_depth(call->k) && !call->accumulate, apart = stores && vx_apart;
+  int32_t finish = at_once ? VX_STORE_ONE_TILE : stores ? VX_STORE_TILES : VX_STORE_NOTHING;
   if (work->in_blocks)
     c_words = tile_m * (tile_n + vx_lanes);
   else if (at_once)
     c_words = s->rows * (width + vx_lanes);
-  else if (vx_apart)
+  else if (apart)
     c_words = m * (tile_n + vx_lanes);
   float *scratch = NULL;
   if (a_words + b_words + c_words > 0) {
@@ -87,19 +104,21 @@ static void run_task(void *context, int64_t index) {
   if (work->in_blocks)
     run_blocks(work, scratch, scratch + a_words, tile, row, m, column, end, &whole);
   else if (at_once)
-    run_nest(work, scratch, a_words, row, m, column, end, tile, width + vx_lanes, &store, finish);
-  else if (!vx_apart)
-    run_nest(work, scratch, a_words, row, m, column, end, call->c + row * call->ldc + column, call->ldc, &store, finish);
+    run_nest(work, call, scratch, a_words, row, m, column, end, tile, width + vx_lanes, &store, finish);
+  else if (!apart)
+    run_nest(work, call, scratch, a_words, row, m, column, end, call->c + row * call->ldc + column, call->ldc, &store, finish);
   else /* partial sums of one strip of columns at a time */
     for (; column < end; column += tile_n)
-      run_nest(work, scratch, a_words, row, m, column, smaller(column + tile_n, end), tile, tile_n + vx_lanes, &store, finish);
+      run_nest(work, call, scratch, a_words, row, m, column, smaller(column + tile_n, end), tile, tile_n + vx_lanes, &store, finish);
   if (VX_TILES) vortex_leave_tiles();
 }
 
 static job job_of(const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
-  job work = {.call = *call, .strategy = s, .grid_m = plan->grid_m, .tile_m = s->tile_m};
-  int64_t width = s->vectors * vx_lanes, column_units = quotient_up(call->n, width), depth = vx_depth(call->k);
+  job work = {.call = *call, .strategy = s, .grid_m = plan->grid_m, .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
+              .tile_m = s->tile_m};
+  int64_t width = s->vectors * vx_lanes, column_units = quotient_up(call->n, width);
+  int64_t depth = vx_depth(vx_part_depth(call->k, plan->splits));
   if (call->transpose_a)
     work.load_a = A_COLUMNS;
   else if (VX_WIDENED || call->k % VX_PER_WORD || s->pack_a)
@@ -158,9 +177,12 @@ int vx_execute(const vx_call *call, const vx_plan *plan) {
   if (vx_strategies[plan->strategy].dot) return vx_execute_dot(call, plan);
   job work = job_of(call, plan);
   int several = plan->grid_m > 1 || work.rows_per_task > work.tile_m;
-  if (work.in_blocks && work.strategy->pack_b && several && pack_beforehand(&work, plan->grid_m * plan->grid_n)) return 1;
-  vx_parallel(run_task, &work, plan->grid_m * plan->grid_n);
-  return work.out_of_memory;
+  if (work.in_blocks && work.strategy->pack_b && several && pack_beforehand(&work, work.blocks)) return 1;
+  if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
+  vx_parallel(run_task, &work, work.blocks * work.splits);
+  if (work.out_of_memory) return 1;
+  vx_add_parts(call, work.parts, plan->splits);
+  return 0;
 }
 
 int vx_execute_task(const vx_call *call, const vx_plan *plan, int64_t index) {
