@@ -76,6 +76,8 @@ MODULES = (
     "gpu_selector",
     "gpu_polymerize",
     "gpu_variety",
+    "gpu_reduction",
+    "gpu_reduction_sieve",
     # the artifact
     "library",
     "gpu_library",
@@ -108,6 +110,7 @@ MODULES = (
     "codegen.cpu_amx",
     "codegen.cpu_weights",
     "codegen.cpu_weight_dots",
+    "codegen.cpu_words_begin",
     "codegen.cpu_words_load",
     "codegen.cpu_words_nest",
     "codegen.cpu_word_dots",
@@ -139,6 +142,7 @@ MODULES = (
     "codegen.cuda_core",
     "codegen.cuda_skinny",
     "codegen.cuda_reduce",
+    "codegen.cuda_reduction",
     "codegen.tensor_core",
     "codegen.hopper_prelude",
     "codegen.tensor_core_hopper",
@@ -153,6 +157,7 @@ MODULES = (
     "reduction_compiler",
     "gpu_meter",
     "gpu_compiler",
+    "gpu_reduction_compiler",
     # run time
     "threads",
     "shapes",
@@ -161,6 +166,7 @@ MODULES = (
     "gpu_explain",
     "reduction_plan",
     "reduction_explain",
+    "gpu_reduction_explain",
     "planner",
     "launcher",
     "stored",
@@ -178,6 +184,7 @@ MODULES = (
     "gpu_batch",
     "gpu_grouped",
     "gpu_conv",
+    "gpu_reduction_launcher",
     # what users hold
     "api",
     "torch.openmp",

@@ -325,10 +325,6 @@ class TestRefusals:
         with pytest.raises(OperandError, match="read-only"):
             run(x, 0, locked)
 
-    def test_gpus_are_refused(self):
-        with pytest.raises(DeviceError, match="CPUs alone"):
-            vortex.compile(Reduce(), hw="t4", cache=False)
-
     def test_another_machine(self, kernels: dict[str, ReduceKernel], tmp_path: Path):
         library = kernels["sum"].library
         foreign = replace(library, manifest=replace(library.manifest, features=("abacus",)))

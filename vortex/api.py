@@ -43,6 +43,7 @@ def compile(
     *,
     dtype: str | None = ...,
     invariant: str | None = ...,
+    compiler: str | None = ...,
     progress: Progress | None = ...,
     cache: bool = ...,
 ) -> ReduceKernel: ...
@@ -152,8 +153,6 @@ def compile(
 def _built_for(operator: operators.Operator, device: Target) -> operators.Operator:
     """The operator whose library serves this one on a device."""
     if not device.is_cpu:
-        if operator.name in LAUNCHERS and operator.name not in GPU_LAUNCHERS:
-            raise DeviceError(f"{operator.name} is built for CPUs alone, not for {device.name}; expected a CPU's spec")
         return operator.open if isinstance(operator, operators.Conv2d) else operator
     if isinstance(operator, operators.Conv2d) and operator.dtype != "float32":
         told = "CPUs have convolutions of float32 alone, whatever their instructions; cast the operands, or name a GPU"
@@ -211,6 +210,7 @@ GPU_LAUNCHERS = {
     "batch_gemm": ("vortex.gpu_batch", "GpuBatchGemm"),
     "grouped_gemm": ("vortex.gpu_grouped", "GpuGroupedGemm"),
     "conv2d": ("vortex.gpu_conv", "GpuConv"),
+    "reduce": ("vortex.gpu_reduction_launcher", "GpuReduce"),
 }
 
 
@@ -284,6 +284,10 @@ def _build(
             from vortex import compiler as for_cpus
 
             return for_cpus.compile(operator, spec, Path(folder), report, is_here(spec), invariant)
+        if isinstance(operator, Reduce):
+            from vortex import gpu_reduction_compiler
+
+            return gpu_reduction_compiler.compile(operator, spec, Path(folder), report, compiler or "nvrtc")
         from vortex import gpu_compiler
 
         here = gpu_compiler.is_here(spec)
@@ -320,10 +324,7 @@ def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | N
     package = Path(__file__).resolve().parent
     sources = hashlib.sha256()
     shell = {"cli.py", "demo.py", "__main__.py", "cache.py", "torch"}
-    for path in sorted(
-        p
-        for p in package.rglob("*")
-        if p.suffix in (".py", ".c", ".h", ".json") and shell.isdisjoint(p.relative_to(package).parts)
-    ):
+    written = (p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json"))
+    for path in sorted(p for p in written if shell.isdisjoint(p.relative_to(package).parts)):
         sources.update(path.read_bytes())
     return digest([repr(operator), invariant, fingerprint, releases, sources.hexdigest()])

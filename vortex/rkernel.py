@@ -124,7 +124,8 @@ def gpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLe
     """Spatial axes in parallel at every level (blocks, warps, lanes), and in time below the lanes.
 
     The reduction runs in time over stages and steps. The skinny family also shares it among the warps of a block, and
-    the grid among blocks when the output alone has too few. Products of a batch are layers of the grid.
+    the grid among blocks when the output alone has too few. Products of a batch are layers of the grid. What is used
+    once goes to registers without a stage; its reduction is shared out at every level, and what parts gave is combined.
     """
 
     def every(role: Role, loop: Loop) -> tuple[tuple[str, Loop], ...]:
@@ -135,6 +136,14 @@ def gpu_levels(operator: Operator, l0: Level, l1: Level, l2: Level) -> tuple[RLe
     shared_out = every(Role.REDUCTION, Loop.PARALLEL)
     step_by_step = every(Role.REDUCTION, Loop.TEMPORAL_REDUCTION)
     repeated = every(Role.SPATIAL, Loop.TEMPORAL_SPATIAL)
+    if not reuses(operator):
+        lanes, alone = (*shared_out, *side_by_side, *step_by_step), (Move.NONE,)
+        to_registers, stored = (Move.GLOBAL_TO_REGISTERS,), (Move.REGISTERS_TO_GLOBAL, Move.REGISTERS_TO_SHARED)
+        return (
+            RLevel(l0, (*lanes, *repeated), to_registers, "combine", stored),
+            RLevel(l1, (*shared_out, *side_by_side), alone, "rKernel(L0), then what its warps gave", alone),
+            RLevel(l2, (*shared_out, *side_by_side), alone, "rKernel(L1), then one over the chunks", alone),
+        )
     loads = (Move.SHARED_TO_REGISTERS, Move.GLOBAL_TO_REGISTERS)
     stores = (Move.REGISTERS_TO_GLOBAL, Move.REGISTERS_TO_SHARED)
     staged = (Move.GLOBAL_TO_SHARED, Move.NONE)

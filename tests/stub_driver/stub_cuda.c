@@ -219,7 +219,7 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   function *f = handle;
   if (!depth || contexts[depth - 1] != context_bytes) return INVALID_CONTEXT;
   if (!f || extra) return INVALID_HANDLE;
-  if (!gx || !gy || !gz || gx > 2147483647u || gy > 65535 || gz > 65535 || bx * by * bz > 1024 || !bx || !by || !bz)
+  if (!gx || !gy || !gz || gx > 2147483647u || gy > 65535 || gz > 65535 || bx * by * bz > 1024 || bz > 64 || !bx || !by || !bz)
     return INVALID_VALUE;
   if ((int)shared > f->allowed) return INVALID_VALUE;
   launch *made = &launches[launch_count++ % MOST_LAUNCHES];
