@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that load the fake driver come last: it stays in the process, where NVRTC and detection would find it."""
     late = {item.path for item in items if "stub_driver" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path in late)
+
+
+@pytest.fixture(autouse=True)
+def gradients() -> Iterator[None]:
+    """Recorded again: peers of the evaluation switch that off for the whole process."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.set_grad_enabled(True)
 
 
 def few_tiles(operator: Operator) -> Any:

@@ -24,11 +24,11 @@ from test_codegen_cuda import an_nvrtc, disassembled
 
 import vortex
 from vortex import gpu_reduction_compiler
-from vortex.codegen import cuda_reduction
+from vortex.codegen import cuda_reduction, gpu_reduction_link
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.nvrtc import Compiled
-from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, ShapeError, VortexError
-from vortex.gpu_library import GpuLibrary, read, verify
+from vortex.errors import CodegenError, DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
+from vortex.gpu_library import DOOR, GpuLibrary, read, verify
 from vortex.gpu_reduction import (
     CHAIN,
     ITEM,
@@ -43,6 +43,7 @@ from vortex.gpu_reduction import (
     Sweep,
 )
 from vortex.gpu_reduction_launcher import GpuReduce, is_dense, laid_out
+from vortex.gpu_reduction_native import NativeSelector
 from vortex.gpu_reduction_sieve import initial_blocks, selector_of, sieve
 from vortex.operators import Reduce
 from vortex.reduction import KINDS
@@ -86,7 +87,8 @@ def of_kind(library: GpuLibrary, kind: str) -> GpuLibrary:
     m = library.manifest
     entries = tuple(replace(e, symbol=e.symbol.replace("_sum_", f"_{kind}_"), file="all.cubin") for e in m.entries)
     manifest = replace(m, settings={**m.settings, "kind": kind}, entries=entries, ptx="")
-    found = GpuLibrary(manifest, {"all.cubin": gpu_doubles.cubin([entry.symbol for entry in entries])})
+    code = {"all.cubin": gpu_doubles.cubin([entry.symbol for entry in entries])}
+    found = GpuLibrary(manifest, {DOOR: library.parts[DOOR], **code})
     verify(found, "of another kind")
     return found
 
@@ -376,6 +378,39 @@ class TestSelection:
             selector.choose((1 << 39, 1, 1), ROOM)
 
 
+@pytest.fixture(scope="module")
+def chosen_from(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReduceSelector, NativeSelector]:
+    """The tiles that a library for this device has."""
+    spec: Any = load_spec(HW)
+    blocks = sieve(decompose(Reduce(), spec)).blocks
+    mirror = selector_of(spec, blocks, [40] * len(blocks))
+    code = gpu_reduction_link.build(mirror, tmp_path_factory.mktemp("native"))
+    return mirror, NativeSelector(code, mirror.blocks)
+
+
+@a_compiler
+class TestNativeSelector:
+    def test_it_chooses_what_its_mirror_does(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+        """To the bit, with and without room for chunks, of operands in DRAM and in L2."""
+        mirror, native = chosen_from
+        for place, view in enumerate(views(20_000, seed=2)):
+            how = view, 0 if place % 7 == 0 else ROOM >> 4 * (place % 3), place % 5 == 0
+            assert native.choose(*how) == mirror.choose(*how), how
+
+    def test_a_choice_takes_microseconds(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+        """Generously: the machine is shared."""
+        for view in views(100, seed=3):
+            assert min(chosen_from[1].time_selection(view, ROOM, False, 100) for _ in range(3)) < 20e-6
+
+    def test_a_view_beyond_every_grid_is_refused(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+        with pytest.raises(ShapeError, match="no tile"):
+            chosen_from[1].choose((1 << 39, 1, 1), ROOM)
+
+    def test_other_host_code_is_refused(self):
+        with pytest.raises(LibraryError, match="compile it again"):
+            NativeSelector(b"", BLOCKS)
+
+
 def test_memory_of_results_that_are_read_again():
     sweep = Sweep(0, BLOCKS[0], 5, 100, 1, 50, 2, False)
     assert laid_out([sweep]) == ((None,), 0)
@@ -592,7 +627,7 @@ class TestLibrary:
     def test_it_is_known_for_what_it_is(self, library: GpuLibrary, tmp_path: Path):
         reduce = vortex.load(self.saved(library, tmp_path))
         assert isinstance(reduce, GpuReduce) and repr(reduce).startswith("<vortex reduce sum for a100")
-        assert set(library.parts) == {*library.cubins, *(name.replace("cubin", "ptx") for name in library.cubins)}
+        assert set(library.parts) == {DOOR, *library.cubins, *(name.replace("cubin", "ptx") for name in library.cubins)}
         assert len(library.manifest.entries) == 2 * len(reduce.strategies)
 
     @staticmethod
@@ -605,6 +640,7 @@ class TestLibrary:
         told = reduce.explain((8, 512, 768), (0, 2))
         assert isinstance(told.plan, GpuReducePlan) and told.plan == reduce.plan((8, 512, 768), (0, 2))
         assert told.plan.seconds == reduce.predict((8, 512, 768), (0, 2))
+        assert 0 < reduce.time_selection((8, 512, 768), (0, 2), repeats=10) < 1e-3
         assert all(costs["total"] >= told.terms["total"] for _, costs in told.rivals)
         text = str(told)
         assert all(word in text for word in ("GB/s predicted", "runners-up", "FilterByVariety", "computed"))

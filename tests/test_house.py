@@ -78,6 +78,7 @@ MODULES = (
     "gpu_variety",
     "gpu_reduction",
     "gpu_reduction_sieve",
+    "gpu_reduction_native",
     # the artifact
     "library",
     "gpu_library",
@@ -126,6 +127,7 @@ MODULES = (
     # GPU
     "codegen.gpu_selector",
     "codegen.gpu_link",
+    "codegen.gpu_reduction_link",
     "codegen.cuda_passes",
     "codegen.cuda_pipeline",
     "codegen.cuda_lower",

@@ -58,7 +58,7 @@ class TestChoice:
         assert k < DEEP * max(m, n) or m * n * k < 100_000
         assert priced(name).family(Shape(*shape)).splits == 1
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(
         st.sampled_from(SPECS), st.integers(1, 300), st.integers(1, 300), st.integers(5_000, 600_000),
         st.sampled_from(OperandB), st.booleans(),

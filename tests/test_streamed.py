@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import compiled
 from families import assert_bits_of_outer_products, keeps_or_skips, plans_of
 from test_gemm import integers, reals
 
@@ -64,7 +65,7 @@ def test_no_other_infinity_or_nan_reaches_an_element(streamed_gemm: GemmKernel) 
 
 def test_a_chain_follows_its_last_step() -> None:
     operator = ops.Gemm(epilogue=ops.bias() >> ops.relu())
-    fused = keeps_or_skips(vortex.compile(operator, hw="native"), "streamed")
+    fused = keeps_or_skips(compiled(operator), "streamed")
     m, n, k = 3, 133, 45
     a, b, bias = integers(m, k), integers(k, n), integers(1, n)[0]
     for plan in plans_of(fused, "streamed", m, n, k)[0]:

@@ -208,7 +208,7 @@ def verify(library: GpuLibrary, place: str) -> None:
     """Refuse a manifest that its device code does not bear out: files, symbols, references from kernel to entry."""
     manifest, parts = library.manifest, library.parts
     wanted = {
-        *((DOOR,) if manifest.kernels else ()),
+        DOOR,
         *library.cubins,
         *(map(ptx_name, library.cubins) if manifest.ptx else ()),
     }

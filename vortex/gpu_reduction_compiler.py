@@ -11,13 +11,13 @@ from pathlib import Path
 
 from vortex.affinity import end_with_parent
 from vortex.candidates import Admitted
-from vortex.codegen import cuda_reduction, nvrtc
+from vortex.codegen import cuda_reduction, gpu_reduction_link, nvrtc
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.errors import CodegenError
 from vortex.gpu_compiler import WORKSPACE_BYTES
 from vortex.gpu_hardware import GpuSpec
-from vortex.gpu_library import WITHOUT_SPILLS, Entry, GpuLibrary, GpuManifest, ptx_name, verify
+from vortex.gpu_library import DOOR, WITHOUT_SPILLS, Entry, GpuLibrary, GpuManifest, ptx_name, verify
 from vortex.gpu_reduction import NARROW, WIDE, ReduceBlock
 from vortex.gpu_reduction_sieve import selector_of, sieve
 from vortex.operators import settings
@@ -63,7 +63,8 @@ def compile(
         offline_seconds=clock.laps,
     )
     files = {name for entry in entries.values() for name in (entry.file, ptx_name(entry.file))}
-    library = GpuLibrary(manifest, {name: (folder / name).read_bytes() for name in files})
+    door = {DOOR: gpu_reduction_link.build(selector, folder)}
+    library = GpuLibrary(manifest, door | {name: (folder / name).read_bytes() for name in files})
     verify(library, "the new library")
     progress("done", 1.0)
     return library

@@ -18,7 +18,7 @@ from vortex import gpu_reduction_explain as explaining
 from vortex.cuda_driver import Device, Driver, Modules
 from vortex.errors import DeviceError, OperandError, ShapeError, VortexError
 from vortex.gpu_door import choose_code
-from vortex.gpu_library import Entry, GpuLibrary, write
+from vortex.gpu_library import DOOR, Entry, GpuLibrary, write
 from vortex.gpu_operands import (
     CUDA,
     CUDA_MANAGED,
@@ -34,6 +34,7 @@ from vortex.gpu_operands import (
 )
 from vortex.gpu_reduction import ITEM, NARROW, WIDE, GpuReducePlan, ReduceSelector, Sweep, View
 from vortex.gpu_reduction_explain import GpuReduceExplanation
+from vortex.gpu_reduction_native import NativeSelector
 from vortex.operands import Refusal
 from vortex.reduction import normalized_axes
 from vortex.reduction_plan import views, whole_extents
@@ -95,7 +96,9 @@ class GpuReduce:
         self.manifest = library.manifest
         self.kind: str = library.manifest.settings["kind"]
         self.selector = ReduceSelector.from_json(self.manifest.selector)
-        self._prepared = lru_cache(MOST_PLANS)(partial(prepared, self.selector, self.manifest.workspace_bytes))
+        """The native selector's mirror in Python."""
+        self._native = NativeSelector(library.parts[DOOR], self.selector.blocks)
+        self._prepared = lru_cache(MOST_PLANS)(partial(prepared, self._native, self.manifest.workspace_bytes))
         self._workspaces: dict[int, list[tuple[int, int, Any]]] = {}
         self._sharing = Lock()
         self.device: Device | None = None
@@ -169,7 +172,7 @@ class GpuReduce:
             raise self._refusal(NOTHING, "x", x)
         if source.address < target.address + target.bytes and target.address < source.address + source.bytes:
             raise self._refusal(OVERLAPS, "x", x)
-        found = self._prepared(source.shape, axes) if depth else of_nothing(self.selector, prod(expected))
+        found = self._prepared(source.shape, axes) if depth else of_nothing(self._native, prod(expected))
         handle = current_stream(x, self.device.ordinal) if stream is None else stream_handle(stream)
         room = self._room(x, found.need, handle, workspace) if found.need else 0
         scale = (1.0 / depth if depth else float("inf")) if self.kind == "mean" else 1.0
@@ -265,6 +268,11 @@ class GpuReduce:
         axes = normalized_axes(axis, len(extents))
         return explaining.explain(self.manifest, self.selector, extents, axes, self._prepared(extents, axes).runs)
 
+    def time_selection(self, shape: Sequence[int], axis: Any = None, *, repeats: int) -> float:
+        """Seconds that a call selects for in native code, the mean of `repeats`; other arguments as for `plan`."""
+        every, room = enumerate(views(whole_extents(shape), axis)), self.manifest.workspace_bytes
+        return sum(self._native.time_selection(view, room, place > 0, repeats) for place, view in every)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the library to one file, to be read by `vortex.load`."""
         write(self.library, Path(path))
@@ -275,7 +283,7 @@ class GpuReduce:
         return f"<vortex reduce {about}; on {where}, code {self.code}>"
 
 
-def prepared(selector: ReduceSelector, room: int, shape: tuple[int, ...], axes: tuple[int, ...]) -> Prepared:
+def prepared(selector: NativeSelector, room: int, shape: tuple[int, ...], axes: tuple[int, ...]) -> Prepared:
     """The cheapest plans for a shape; chunks of a depth may take `room` bytes."""
     every = enumerate(views(shape, axes))
     runs = tuple((view, selector.choose(view, room, is_warm=place > 0)) for place, view in every)
@@ -283,7 +291,7 @@ def prepared(selector: ReduceSelector, room: int, shape: tuple[int, ...], axes: 
     return Prepared(runs, plan, *laid_out(plan.sweeps))
 
 
-def of_nothing(selector: ReduceSelector, outputs: int) -> Prepared:
+def of_nothing(selector: NativeSelector, outputs: int) -> Prepared:
     """What writes the sum of no elements so many times."""
     plan = selector.choose((outputs, 1, 1), 0)
     (sweep,) = plan.sweeps

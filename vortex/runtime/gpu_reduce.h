@@ -1,0 +1,48 @@
+/* What the selector of a GPU's library of reductions and the launcher (gpu_reduction_native.py, by ctypes) agree on. */
+#ifndef VORTEX_GPU_REDUCE_H
+#define VORTEX_GPU_REDUCE_H
+
+#include <stdint.h>
+
+#define VX_REDUCE_ABI 1
+#define VX_REDUCE_MOST 64 /* tiles of a library: the room that selecting takes on the stack */
+
+/* A contiguous operand whose axes between are reduced. Extents are at least 1. */
+typedef struct {
+  int64_t outer, depth, inner;
+} vx_gpu_view;
+
+/* One kernel over x[outer, depth, inner]: a result for each of `chunks` pieces of the depth. */
+typedef struct {
+  int64_t outer, depth, inner, chunk, chunks, blocks;
+  int64_t tile;
+} vx_gpu_sweep;
+
+/* The sweeps over one view; none where no grid is large enough. */
+typedef struct {
+  int64_t count;
+  double seconds;
+  vx_gpu_sweep sweeps[2];
+} vx_gpu_reduce_plan;
+
+/* Generated with the library: gpu_reduction.ReduceBlock, extents as powers of two, and what of the cost no view changes. */
+typedef struct {
+  int32_t is_columns, rows, along, across; /* log2 of threads */
+  int32_t warps;
+  int64_t slots;      /* blocks that the device holds */
+  double edge, share; /* seconds of a block's begin and end, alone and among those of its SM */
+} vx_gpu_reduce_tile;
+
+/* gpu_reduction.ReduceRates. */
+typedef struct {
+  double sms, launch, dram_byte, l2_byte, port_byte, l2_bytes, dram_latency, l2_latency, cycle, start, slot, leak;
+} vx_gpu_reduce_rates;
+
+extern const vx_gpu_reduce_tile vx_gpu_reduce_tiles[];
+extern const int32_t vx_gpu_reduce_count;
+extern const vx_gpu_reduce_rates vx_gpu_reduce_figures;
+
+/* The cheapest plan; results of chunks may take `room` bytes. */
+void vx_gpu_reduce_choose(const vx_gpu_view *view, int64_t room, int32_t is_warm, vx_gpu_reduce_plan *plan);
+
+#endif
