@@ -79,6 +79,13 @@ class TestAssembling:
         assert told["clock_hz"].startswith("measured")
         assert told["l2.ways"].startswith("read from /sys")
 
+    def test_cores_that_were_held_at_every_try_have_the_clock_of_one_alone(self, tmp_path):
+        """A host that puts both cores of a machine on one for seconds halves no clock."""
+        alone = QUIET["fma"][0]
+        spec, readings = probe.assemble(machine(tmp_path), dict(QUIET) | {"fma": (alone, alone)})
+        assert spec.clock_hz == alone / 2 and spec.peak_flops_per_s == 4 * 2 * alone * spec.instruction("float32").lanes
+        assert next(r.source for r in readings if r.figure == "clock_hz").count("which something else held") == 1
+
     @pytest.mark.parametrize("chain", [3e9, 0.03e9])
     @pytest.mark.parametrize("one", [1e9, 12e9, 30e9])
     @pytest.mark.parametrize("every", [1e9, 12e9, 900e9])

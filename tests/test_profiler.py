@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from vortex.candidates import sieve
 from vortex.operators import Gemm
-from vortex.profiler import Profile, acquire, compute, recording
+from vortex.profiler import PASSES, Pass, Profile, acquire, compute, recording, undisturbed
 from vortex.rkernel import decompose
 from vortex.specs import load_spec
 
@@ -72,3 +74,23 @@ def test_without_either_the_spec_is_computed() -> None:
     assert recording(spec) is None
     profile = acquire(spec, shapes("xeon-8255c"), 16, None, ())
     assert profile.basis == "computed" and profile == compute(spec, shapes("xeon-8255c"))
+
+
+def passes(shares: Iterable[float]) -> Callable[[], Pass]:
+    every = iter(shares)
+    return lambda: Pass({(1, 1): (1.0, 2.0)}, next(every))
+
+
+def test_passes_of_a_whole_core_are_enough_at_once() -> None:
+    found = undisturbed(passes([0.97] * PASSES), wait_s=60)
+    assert [one.share for one in found] == [0.97] * PASSES
+
+
+def test_passes_that_others_disturbed_do_not_count() -> None:
+    found = undisturbed(passes([0.6] * 5 + [0.95] * PASSES), wait_s=60)
+    assert [one.share for one in found] == [0.95] * PASSES
+
+
+def test_a_core_that_is_never_whole_is_measured_as_it_is() -> None:
+    found = undisturbed(passes([0.7, 0.8] * 1000), wait_s=0.1)
+    assert len(found) == PASSES and found[0].share == 0.8
