@@ -152,6 +152,7 @@ MODULES = (
     "codegen.cuda",
     # the offline flow
     "device",
+    "passes",
     "profiler",
     "analyzer",
     "specialise",

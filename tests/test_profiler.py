@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from vortex.candidates import sieve
 from vortex.operators import Gemm
-from vortex.profiler import PASSES, Pass, Profile, acquire, compute, recording, undisturbed
+from vortex.passes import PASSES, Pass, undisturbed
+from vortex.profiler import Profile, acquire, compute, recording
 from vortex.rkernel import decompose
 from vortex.specs import load_spec
 
