@@ -39,8 +39,8 @@ WASTE = 1.08
 GAIN = 0.95
 """Regions must take less than this share of the plain plan."""
 MOST_PRICED = 8
-"""How often strategies are priced for one call at most. With 24, no product of the paper's suites is predicted to take
-a hundredth less time on 2, 8 or 32 cores of a Zen 4."""
+"""How often strategies are priced for one call at most. With 24, none of every second product of the paper's suites on
+2 cores of a Zen 4, and of every fifth on 8 and 32, is predicted to take a hundredth less time."""
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
 """The grids that a region is priced on."""
