@@ -37,10 +37,12 @@ class PeakMemory:
     def __init__(self, pid: int) -> None:
         self.pid, self.peak_bytes = pid, 0
         self._ended = threading.Event()
+        self._sampling = threading.Lock()
         self._sampler = threading.Thread(target=self._run, daemon=True)
 
     def sample(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, tree_bytes(self.pid))
+        with self._sampling:  # the block may sample too: neither of the two forgets what the other saw
+            self.peak_bytes = max(self.peak_bytes, tree_bytes(self.pid))
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL):
