@@ -108,6 +108,17 @@ def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
     return gpu_doubles.StubDriver(gpu_doubles.build_stub(tmp_path_factory.mktemp("stub")))
 
 
+@pytest.fixture
+def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
+    """The fake driver as it is found by a process that has used no device."""
+    import gpu_doubles
+
+    stub_driver.reset()
+    gpu_doubles.ExchangeTensor.stream, gpu_doubles.ExchangeTensor.allocated = 0, []
+    yield stub_driver
+    stub_driver.reset()
+
+
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     """Every test starts with two threads of the libraries' own, as many as the least machine has."""

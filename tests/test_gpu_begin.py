@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,11 +112,9 @@ SEVERAL = (
 
 
 @pytest.fixture
-def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
-    stub_driver.reset()
-    stub_driver.describe(shared_per_block=load_spec("a100").shared_per_block_bytes)
-    yield stub_driver
-    stub_driver.reset()
+def driver(driver: StubDriver) -> StubDriver:
+    driver.describe(shared_per_block=load_spec("a100").shared_per_block_bytes)
+    return driver
 
 
 def opened(kind: Any, operator: ops.BatchGemm | ops.GroupedGemm, folder: Path, driver: StubDriver) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,6 @@ from vortex.gpu_door import Door, choose_code
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_selector import GpuPlan
-
-
-@pytest.fixture
-def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
-    stub_driver.reset()
-    ExchangeTensor.stream, ExchangeTensor.allocated = 0, []
-    yield stub_driver
-    stub_driver.reset()
 
 
 @pytest.fixture(scope="module")

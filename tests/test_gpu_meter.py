@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,9 @@ TABLE = {"fields": ["resident", "raster"]}
 
 
 @pytest.fixture
-def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
-    stub_driver.reset()
-    stub_driver.describe(sms=4)
-    yield stub_driver
-    stub_driver.reset()
+def driver(driver: StubDriver) -> StubDriver:
+    driver.describe(sms=4)
+    return driver
 
 
 @pytest.fixture(scope="module")

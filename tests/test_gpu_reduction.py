@@ -424,14 +424,6 @@ def test_what_is_dense():
     assert not is_dense((3, 4), (1, 3)) and not is_dense((3, 4), (8, 1)) and not is_dense((2,), (-1,))
 
 
-@pytest.fixture
-def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
-    stub_driver.reset()
-    ExchangeTensor.stream, ExchangeTensor.allocated = 0, []
-    yield stub_driver
-    stub_driver.reset()
-
-
 TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_float)
 """Of the parameters of every kernel, in order."""
 

@@ -78,15 +78,16 @@ MODULES = (
     "gpu_variety",
     "gpu_reduction",
     "gpu_reduction_sieve",
-    "gpu_reduction_native",
     # the artifact
     "library",
     "gpu_library",
     # what calls are given, and the native door of a GPU library, which measuring also uses
     "native",
+    "gpu_reduction_native",
     "operands",
     "gpu_operands",
     "gpu_door",
+    "gpu_device",
     # strategies in, machine code out: CPU
     "codegen.toolchain",
     "codegen.cpu_tile",

@@ -12,7 +12,7 @@ from vortex.conv_cost import ConvCost
 from vortex.conv_selector import DIRECT, ConvPlan, ConvSelector, family_of
 from vortex.convolution import Conv2d, ConvShape
 from vortex.errors import ShapeError
-from vortex.explain import NEVER, Explanation, loses_in, term_lines, time_text
+from vortex.explain import NEVER, Explanation, rival_line, term_lines, time_text
 from vortex.explain import explain as explain_product
 from vortex.operators import rebuilt
 from vortex.plans import OperandB, Shape, grids
@@ -93,10 +93,7 @@ class ConvExplanation:
             *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
             *([f"load   {self.prologue} on x while its rows are brought; not priced"] * bool(self.prologue)),
             "runners-up",
-            *(
-                f"  {rival.seconds / self.plan.seconds:6.3f}x  {rival}; loses in {loses_in(self.terms, terms)}"
-                for rival, terms in self.rivals
-            ),
+            *(rival_line(rival.seconds / self.plan.seconds, rival, self.terms, terms) for rival, terms in self.rivals),
         ]
         return "\n".join(lines)
 

@@ -105,19 +105,25 @@ class Explanation:
             "runners-up",
         ]
         for rival, costs in self.rivals:
-            lines.append(
-                f"  {rival.seconds / plan.seconds:6.3f}x  {rival.strategy}; grid {rival.grid}; "
-                f"loses in {loses_in(self.terms, costs)}"
-            )
-        lines.append("candidates admitted")
-        lines += [f"  {name:<24} {count}" for name, count in self.sieve.items()]
-        return "\n".join(lines)
+            what = f"{rival.strategy}; grid {rival.grid}"
+            lines.append(rival_line(rival.seconds / plan.seconds, what, self.terms, costs))
+        return "\n".join([*lines, *sieve_lines(self.sieve)])
 
 
 def term_lines(terms: Mapping[str, float]) -> list[str]:
     """A line for each part of a cost."""
     parts = ((name, value) for name, value in terms.items() if value >= SHOWN_S and name != "total")
     return [f"  {name:<12} {time_text(value)}{NOTES.get(name, '')}" for name, value in parts]
+
+
+def rival_line(ratio: float, what: object, winner: Mapping[str, float], loser: Mapping[str, float]) -> str:
+    """A runner-up: how many times the time of the winner it would take, and the part of the cost to blame."""
+    return f"  {ratio:6.3f}x  {what}; loses in {loses_in(winner, loser)}"
+
+
+def sieve_lines(sieve: Mapping[str, int]) -> list[str]:
+    """How many candidates each filter admitted."""
+    return ["candidates admitted", *(f"  {name:<28} {count}" for name, count in sieve.items())]
 
 
 def regions_in_words(plan: LaunchPlan, selector: Selector) -> tuple[str, ...]:

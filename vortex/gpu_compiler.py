@@ -133,24 +133,31 @@ def linked(
         parts |= {part: (folder / part).read_bytes() for part in (name, ptx_name(name))}
     sums = splits(kernels) or store is not None  # a sum of no products is finished by it too
     manifest = GpuManifest(
-        operator=operator.name,
-        settings=settings(operator),
-        dtype=operator.dtype,
-        hardware=hardware.model_dump(mode="json"),
-        arch=hardware.arch,
-        ptx=hardware.arch.replace("sm_", "compute_"),
+        **known(operator, hardware),
         basis=profile.basis,
         kernels=kernels,
         entries=entries,
         reduce=next(at for at, entry in enumerate(emitted) if entry.variant is None) if sums else -1,
         reduce_columns=COLUMNS,
-        is_wide=True,
-        workspace_bytes=WORKSPACE_BYTES,
         selector=selector.to_json(),
         offline_seconds={},
         **about,
     )
     return GpuLibrary(manifest, parts)
+
+
+def known(operator: Operator, hardware: GpuSpec) -> dict[str, Any]:
+    """Fields of a manifest that the operator and the device say, whatever the kernels are."""
+    return {
+        "operator": operator.name,
+        "settings": settings(operator),
+        "dtype": operator.dtype,
+        "hardware": hardware.model_dump(mode="json"),
+        "arch": hardware.arch,
+        "ptx": hardware.arch.replace("sm_", "compute_"),
+        "is_wide": True,
+        "workspace_bytes": WORKSPACE_BYTES,
+    }
 
 
 def is_here(hardware: GpuSpec) -> bool:

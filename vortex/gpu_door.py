@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vortex.cuda_driver import Device, Driver, Modules, python_threads
@@ -15,6 +11,7 @@ from vortex.dtypes import SUMS
 from vortex.errors import DeviceError, LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_operands import DTYPES
+from vortex.native import Signatures, host_code
 from vortex.operators import finishing, rebuilt
 
 ABI = 4
@@ -145,16 +142,9 @@ class Door:
     """Functions of a library's `door.so`. Selecting needs no device."""
 
     def __init__(self, code: bytes) -> None:
-        with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
-            path = Path(folder) / "door.so"
-            path.write_bytes(code)
-            try:
-                calls = ctypes.PyDLL(os.fspath(path))  # keeps the interpreter lock: operands are Python objects
-            except OSError as error:
-                raise LibraryError(f"the host code of the library does not load: {error}") from error
         pointer, number, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         thing = ctypes.py_object
-        signatures: dict[str, tuple[Any, Sequence[Any]]] = {
+        signatures: Signatures = {
             "vx_gpu_abi": (number, ()),
             "vx_gpu_open": (pointer, (ctypes.c_char_p, ctypes.POINTER(_Setup), ctypes.POINTER(ctypes.c_char_p))),
             "vx_gpu_close": (None, (pointer,)),
@@ -173,15 +163,7 @@ class Door:
             "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, number, ctypes.POINTER(Regions))),
             "vx_gpu_time_selection": (ctypes.c_double, (ctypes.POINTER(Shape), long, long)),
         }
-        try:
-            for name, (result, arguments) in signatures.items():
-                function = getattr(calls, name)
-                function.restype, function.argtypes = result, arguments
-        except AttributeError as error:
-            raise LibraryError(f"the host code of the library lacks a function ({error}); compile it again") from error
-        if (found := calls.vx_gpu_abi()) != ABI:
-            raise LibraryError(f"the library's host code has form {found}, this vortex reads {ABI}; compile it again")
-        self.calls = calls
+        self.calls = host_code(code, signatures, "vx_gpu_abi", ABI)
 
     def select(self, shape: Shape, workspace: int, *, cut: bool) -> Regions:
         """What the native selector picks: one kernel, or where `cut` allows it two."""

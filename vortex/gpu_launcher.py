@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from vortex.cuda_driver import Device, Driver
-from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, UnknownNameError, VortexError
-from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, Regions, choose_code, open_on
-from vortex.gpu_library import GpuLibrary, write
+from vortex.cuda_driver import Driver
+from vortex.errors import DtypeError, OperandError, ShapeError, UnknownNameError, VortexError
+from vortex.gpu_device import OnDevice
+from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, Regions, open_on
+from vortex.gpu_library import GpuLibrary
 from vortex.gpu_operands import (
     CUDA_ERROR,
     NEEDS_WORKSPACE,
@@ -25,6 +24,7 @@ from vortex.gpu_operands import (
     empty,
     exchange_api,
     refuse_gradients,
+    room_of,
     stream_handle,
 )
 from vortex.gpu_planner import GpuPlanner
@@ -37,7 +37,7 @@ Operands = tuple[Any, ...]
 """A, B, C and, with an epilogue, its tensors."""
 
 
-class GpuGemm(GpuPlanner):
+class GpuGemm(OnDevice, GpuPlanner):
     """C = A B for any shape on a CUDA device: see `__call__`."""
 
     def __init__(self, library: GpuLibrary, device: int | None = None, *, jit: bool = False) -> None:
@@ -53,26 +53,11 @@ class GpuGemm(GpuPlanner):
         self._workspaces: dict[int, list[Any]] = {}
         self._opened: Opened | None = None
         self._handle = 0
-        self.device: Device | None = None
-        """Where calls run; None where no device can be used."""
-        self.code = "none"
-        """What runs there: machine code of the library, or its PTX as the driver translated it."""
-        self._refused: VortexError | None = None
-        try:
-            self._open(device or 0, jit)
-        except DeviceError as error:
-            if device is not None:
-                raise
-            self._refused = error
+        self._open(device, jit)
 
-    def _open(self, ordinal: int, jit: bool) -> None:
-        driver = Driver()
-        device = driver.device(ordinal)
-        translate = choose_code(self.manifest, device, jit)
-        images = self.library.images(translate)
+    def _load(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> None:
         opened = open_on(self._door, self.manifest, driver, ordinal, images)
-        self.device, self._opened, self._handle = device, opened, opened.handle
-        self.code = f"{self.manifest.ptx} PTX, translated by the driver" if translate else self.manifest.arch
+        self._opened, self._handle = opened, opened.handle
         weakref.finalize(self, _close, self._door, opened, ordinal)
 
     def __call__(
@@ -223,20 +208,12 @@ class GpuGemm(GpuPlanner):
             raise UnknownNameError(f"unknown operand {min(operands)!r}; this library takes a, b and out")
         return ()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the library to one file, to be read by `vortex.load`."""
-        write(self.library, Path(path))
-
     def __repr__(self) -> str:
         m, where = self.manifest, self.device or f"no device ({self._refused})"
         return (
             f"<vortex {m.operator} {m.dtype} for {m.hardware['name']}: {len(m.kernels)} kernels, {m.spilled} left out "
             f"for spills, costs {m.basis}; on {where}, code {self.code}>"
         )
-
-    def _unusable(self) -> DeviceError:
-        """The refusal of the constructor, as a new exception for every call."""
-        return DeviceError(f"this library runs on no device: {self._refused}")
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
         """An uninitialized result of the kind of `a`."""
@@ -278,13 +255,7 @@ class GpuGemm(GpuPlanner):
 
     def _set_workspace(self, a: Any, memory: Any, stream: int) -> None:
         found = describe(memory, "workspace")
-        tensor = DLTensor.from_address(found.tensor)
-        size = tensor.bits // 8
-        for axis in range(tensor.rank):
-            size *= tensor.shape[axis]
-        start = (tensor.data or 0) + tensor.offset
-        if start % 16:
-            raise OperandError("workspace does not start at a multiple of 16 bytes; pass an aligned one")
+        start, size = room_of(DLTensor.from_address(found.tensor))
         status = self._door.calls.vx_gpu_set_workspace(self._handle, stream, start, size)
         if status:
             raise self._refusal(status, (a, a, a))

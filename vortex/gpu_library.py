@@ -207,11 +207,7 @@ def read(path: Path) -> GpuLibrary:
 def verify(library: GpuLibrary, place: str) -> None:
     """Refuse a manifest that its device code does not bear out: files, symbols, references from kernel to entry."""
     manifest, parts = library.manifest, library.parts
-    wanted = {
-        DOOR,
-        *library.cubins,
-        *(map(ptx_name, library.cubins) if manifest.ptx else ()),
-    }
+    wanted = {DOOR, *library.cubins, *(map(ptx_name, library.cubins) if manifest.ptx else ())}
     if missing := sorted(wanted - set(parts)):
         raise LibraryError(f"{place}: the manifest names {missing}, which the file does not hold; compile it again")
     symbols = {name: cubin_symbols(parts[name], f"{place}: {name}") for name in library.cubins}

@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
@@ -101,6 +102,14 @@ class Described:
 
     tensor: int
     keep: Any
+
+
+def room_of(tensor: DLTensor) -> tuple[int, int]:
+    """Where memory that is lent as a workspace starts, and its bytes. OperandError where it is not aligned."""
+    start = (tensor.data or 0) + tensor.offset
+    if start % 16:
+        raise OperandError("workspace does not start at a multiple of 16 bytes; pass an aligned one")
+    return start, tensor.bits // 8 * prod(tensor.shape[: tensor.rank])
 
 
 def describe(operand: Any, name: str) -> Described:

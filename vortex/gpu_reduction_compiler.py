@@ -15,12 +15,11 @@ from vortex.codegen import cuda_reduction, gpu_reduction_link, nvrtc
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.errors import CodegenError
-from vortex.gpu_compiler import WORKSPACE_BYTES
+from vortex.gpu_compiler import known
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, WITHOUT_SPILLS, Entry, GpuLibrary, GpuManifest, ptx_name, verify
 from vortex.gpu_reduction import NARROW, WIDE, ReduceBlock
 from vortex.gpu_reduction_sieve import selector_of, sieve
-from vortex.operators import settings
 from vortex.reduction import Reduce
 from vortex.rkernel import decompose
 
@@ -44,20 +43,13 @@ def compile(
     ]
     selector = selector_of(hardware, found.blocks, registers)
     manifest = GpuManifest(
-        operator=operator.name,
-        settings=settings(operator),
-        dtype=operator.dtype,
-        hardware=hardware.model_dump(mode="json"),
-        arch=hardware.arch,
-        ptx=hardware.arch.replace("sm_", "compute_"),
+        **known(operator, hardware),
         basis="computed",
         admitted=(*found.admitted, Admitted("library", WITHOUT_SPILLS, len(found.blocks))),
         kernels=(),
         entries=tuple(entries.values()),
         reduce=-1,
         reduce_columns=0,
-        is_wide=True,
-        workspace_bytes=WORKSPACE_BYTES,
         selector=selector.to_json(),
         versions=versions,
         offline_seconds=clock.laps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vortex.explain import loses_in, term_lines, time_text
+from vortex.explain import rival_line, sieve_lines, term_lines, time_text
 from vortex.gpu_library import GpuManifest
 from vortex.gpu_reduction import GpuReducePlan, ReduceSelector, View
 
@@ -37,12 +37,12 @@ class GpuReduceExplanation:
             f"cost   {time_text(self.plan.seconds)}, {self.gbytes:.1f} GB/s predicted",
             *term_lines(self.terms),
             "runners-up",
+            *(
+                rival_line(costs["total"] / self.terms["total"], rival.sweeps[0].block, self.terms, costs)
+                for rival, costs in self.rivals
+            ),
+            *sieve_lines(self.sieve),
         ]
-        for rival, costs in self.rivals:
-            ratio = costs["total"] / self.terms["total"]
-            lines.append(f"  {ratio:6.3f}x  {rival.sweeps[0].block}; loses in {loses_in(self.terms, costs)}")
-        lines.append("candidates admitted")
-        lines += [f"  {name:<28} {count}" for name, count in self.sieve.items()]
         return "\n".join(lines)
 
 

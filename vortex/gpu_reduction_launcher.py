@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from vortex import gpu_reduction_explain as explaining
-from vortex.cuda_driver import Device, Driver, Modules
-from vortex.errors import DeviceError, OperandError, ShapeError, VortexError
-from vortex.gpu_door import choose_code
-from vortex.gpu_library import DOOR, Entry, GpuLibrary, write
+from vortex.cuda_driver import Driver, Modules
+from vortex.errors import ShapeError, VortexError
+from vortex.gpu_device import OnDevice
+from vortex.gpu_library import DOOR, Entry, GpuLibrary
 from vortex.gpu_operands import (
     CUDA,
     CUDA_MANAGED,
@@ -30,6 +28,7 @@ from vortex.gpu_operands import (
     described,
     empty,
     refuse_gradients,
+    room_of,
     stream_handle,
 )
 from vortex.gpu_reduction import ITEM, NARROW, WIDE, GpuReducePlan, ReduceSelector, Sweep, View
@@ -87,7 +86,7 @@ class Tensor:
         return ITEM * prod(self.shape)
 
 
-class GpuReduce:
+class GpuReduce(OnDevice):
     """Sum, maximum or mean over axes of a contiguous tensor on a CUDA device: see `__call__`."""
 
     def __init__(self, library: GpuLibrary, device: int | None = None, *, jit: bool = False) -> None:
@@ -101,33 +100,18 @@ class GpuReduce:
         self._prepared = lru_cache(MOST_PLANS)(partial(prepared, self._native, self.manifest.workspace_bytes))
         self._workspaces: dict[int, list[tuple[int, int, Any]]] = {}
         self._sharing = Lock()
-        self.device: Device | None = None
-        """Where calls run; None where no device can be used."""
-        self.code = "none"
-        """What runs there: machine code of the library, or its PTX as the driver translated it."""
-        self._refused: VortexError | None = None
-        try:
-            self._open(device or 0, jit)
-        except DeviceError as error:
-            if device is not None:
-                raise
-            self._refused = error
+        self._open(device, jit)
 
-    def _open(self, ordinal: int, jit: bool) -> None:
-        driver, manifest = Driver(), self.manifest
-        device = driver.device(ordinal)
-        translate = choose_code(manifest, device, jit)
-        context = driver.retain_context(ordinal)
-        symbols = [(entry.file, entry.symbol, entry.shared_bytes) for entry in manifest.entries]
-        modules = driver.load_modules(context, self.library.images(translate), symbols)
+    def _load(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> None:
+        context, entries = driver.retain_context(ordinal), self.manifest.entries
+        symbols = [(entry.file, entry.symbol, entry.shared_bytes) for entry in entries]
+        modules = driver.load_modules(context, images, symbols)
         self._driver, self._context = driver, context
-        kernels = {e.symbol: loaded(e, handle) for e, handle in zip(manifest.entries, modules.functions, strict=True)}
+        kernels = {e.symbol: loaded(e, handle) for e, handle in zip(entries, modules.functions, strict=True)}
         self._kernels = [
             tuple(kernels[block.symbol(self.kind, vector)] for vector in (NARROW, WIDE))
             for block in self.selector.blocks
         ]
-        self.device = device
-        self.code = f"{manifest.ptx} PTX, translated by the driver" if translate else manifest.arch
         weakref.finalize(self, _close, driver, context, modules, ordinal)
 
     @property
@@ -154,7 +138,7 @@ class GpuReduce:
         framework allocates once for each stream. Errors are VortexError and the built-in kind.
         """
         if self.device is None:
-            raise DeviceError(f"this library runs on no device: {self._refused}")
+            raise self._unusable()
         if getattr(x, "requires_grad", False) or getattr(out, "requires_grad", False):
             refuse_gradients((x, out), OPERANDS)
         source = self._read(x, "x")
@@ -218,10 +202,7 @@ class GpuReduce:
         size = max(need, self.manifest.workspace_bytes)
         memory = empty(x, (-(-size // ITEM), 1)) if lent is None else lent
         found = self._on_device(memory, "workspace")
-        tensor = DLTensor.from_address(found.tensor)
-        address, bytes = (tensor.data or 0) + tensor.offset, tensor.bits // 8 * prod(tensor.shape[: tensor.rank])
-        if address % 16:
-            raise OperandError("workspace does not start at a multiple of 16 bytes; pass an aligned one")
+        address, bytes = room_of(DLTensor.from_address(found.tensor))
         if bytes < need:
             raise self._refusal(TOO_SMALL, "x", x, need)
         if lent is None:
@@ -272,10 +253,6 @@ class GpuReduce:
         """Seconds that a call selects for in native code, the mean of `repeats`; other arguments as for `plan`."""
         every, room = enumerate(views(whole_extents(shape), axis)), self.manifest.workspace_bytes
         return sum(self._native.time_selection(view, room, place > 0, repeats) for place, view in every)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the library to one file, to be read by `vortex.load`."""
-        write(self.library, Path(path))
 
     def __repr__(self) -> str:
         where, m = self.device or f"no device ({self._refused})", self.manifest

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import tempfile
-from pathlib import Path
 
-from vortex.errors import LibraryError, ShapeError
+from vortex.errors import ShapeError
 from vortex.gpu_reduction import GpuReducePlan, ReduceBlock, Sweep, View
+from vortex.native import Signatures, host_code
 
 ABI = 1
 
@@ -31,24 +29,14 @@ class NativeSelector:
     """Chooses as `ReduceSelector.choose` does, with the same figures: see runtime/gpu_reduce.h."""
 
     def __init__(self, code: bytes, blocks: tuple[ReduceBlock, ...]) -> None:
-        with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
-            path = Path(folder) / "door.so"
-            path.write_bytes(code)
-            try:
-                calls = ctypes.PyDLL(os.fspath(path))  # a choice is shorter than letting the interpreter's lock go
-                abi, choose, timed = (
-                    calls.vx_gpu_reduce_abi,
-                    calls.vx_gpu_reduce_choose,
-                    calls.vx_gpu_reduce_time_selection,
-                )
-            except (OSError, AttributeError) as error:
-                raise LibraryError(f"the host code of the library does not load ({error}); compile it again") from error
-        if (found := abi()) != ABI:
-            raise LibraryError(f"the library's host code has form {found}, this vortex reads {ABI}; compile it again")
         view, long, number = ctypes.POINTER(_View), ctypes.c_int64, ctypes.c_int32
-        choose.restype, choose.argtypes = None, (view, long, number, ctypes.POINTER(_Plan))
-        timed.restype, timed.argtypes = ctypes.c_double, (view, long, number, long)
-        self._choose, self._timed, self.blocks = choose, timed, blocks
+        signatures: Signatures = {
+            "vx_gpu_reduce_abi": (number, ()),
+            "vx_gpu_reduce_choose": (None, (view, long, number, ctypes.POINTER(_Plan))),
+            "vx_gpu_reduce_time_selection": (ctypes.c_double, (view, long, number, long)),
+        }
+        calls = host_code(code, signatures, "vx_gpu_reduce_abi", ABI)
+        self._choose, self._timed, self.blocks = calls.vx_gpu_reduce_choose, calls.vx_gpu_reduce_time_selection, blocks
 
     def choose(self, view: View, room: int, is_warm: bool = False) -> GpuReducePlan:
         """The cheapest plan, the first of equals. Raises ShapeError where no grid is large enough."""

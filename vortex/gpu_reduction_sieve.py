@@ -11,6 +11,7 @@ import numpy as np
 from vortex.candidates import Admitted
 from vortex.gpu_profiler import rates
 from vortex.gpu_reduction import PIECE, STEPS, ReduceBlock, ReduceRates, ReduceSelector
+from vortex.gpu_sieve import held_blocks
 from vortex.gpu_stages import CALIBRATION
 from vortex.gpu_variety import cover
 from vortex.reduction_tiles import Family
@@ -60,15 +61,8 @@ def registers_needed() -> int:
 
 
 def resident_blocks(spec: GpuSpec, block: ReduceBlock, registers: int) -> int:
-    """Blocks that an SM holds at a time: whatever runs out first."""
-    granted = -(-registers // 8) * 8  # a warp is given registers in units of 256
-    shared = block.shared_bytes + spec.shared_reserved_bytes
-    return min(
-        spec.registers_per_sm // (granted * block.threads),
-        spec.memory("shared").capacity_bytes // max(shared, 1),
-        spec.threads_per_sm // block.threads,
-        spec.blocks_per_sm,
-    )
+    """Blocks that an SM holds at a time."""
+    return held_blocks(spec, block.threads, block.shared_bytes, registers)
 
 
 def hides_latency(spec: GpuSpec, block: ReduceBlock) -> bool:

@@ -105,12 +105,17 @@ def resident_blocks(spec: GpuSpec, strategy: BlockStrategy, registers: int | Non
     """Blocks that an SM holds at a time: whatever runs out first. `registers` as ptxas tells, else as needed here."""
     if registers is None:
         registers = registers_needed(spec, strategy)
+    return held_blocks(spec, strategy.threads, strategy.shared_bytes, registers)
+
+
+def held_blocks(spec: GpuSpec, threads: int, shared_bytes: int, registers: int) -> int:
+    """The same of any blocks of whole warps, by what each takes; `registers` of a thread."""
     granted = -(-registers // 8) * 8  # a warp is given registers in units of 256
-    shared = strategy.shared_bytes + spec.shared_reserved_bytes
+    shared = shared_bytes + spec.shared_reserved_bytes
     return min(
-        spec.registers_per_sm // (granted * strategy.threads),
+        spec.registers_per_sm // (granted * threads),
         spec.memory("shared").capacity_bytes // max(shared, 1),
-        spec.warps_per_sm // strategy.warps,
+        spec.threads_per_sm // threads,
         spec.blocks_per_sm,
     )
 

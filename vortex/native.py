@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,31 @@ def native_module(library: Library[Any]) -> Any:
             return light_tvm_ffi().load_module(os.fspath(path))
         except (RuntimeError, OSError) as error:
             raise LibraryError(f"the machine code of the library does not load: {error}") from error
+
+
+Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
+"""Functions by name: what each returns and takes, as ctypes knows it."""
+
+
+def host_code(code: bytes, signatures: Signatures, version: str, abi: int) -> ctypes.PyDLL:
+    """The `door.so` of a GPU's library, with functions of these signatures; `version` is the one that tells its form.
+
+    A call keeps the interpreter's lock: operands are Python objects, and a choice is shorter than letting it go.
+    Raises LibraryError for code that does not load, or of another form than `abi`.
+    """
+    with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
+        path = Path(folder) / "door.so"
+        path.write_bytes(code)
+        try:
+            calls = ctypes.PyDLL(os.fspath(path))
+        except OSError as error:
+            raise LibraryError(f"the host code of the library does not load ({error}); compile it again") from error
+    try:
+        for name, (result, arguments) in signatures.items():
+            function = getattr(calls, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise LibraryError(f"the host code of the library lacks a function ({error}); compile it again") from error
+    if (found := getattr(calls, version)()) != abi:
+        raise LibraryError(f"the library's host code has form {found}, this vortex reads {abi}; compile it again")
+    return calls

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vortex.explain import loses_in, term_lines, time_text
+from vortex.explain import rival_line, sieve_lines, term_lines, time_text
 from vortex.reduction_plan import ReducePlan, Sweep, terms
 from vortex.reduction_tiles import Family, Measured
 
@@ -36,7 +36,6 @@ class ReduceExplanation:
 
     def __str__(self) -> str:
         what, over = "x".join(map(str, self.shape)), ", ".join(map(str, self.axes))
-        whole = self.terms["total"]
         lines = [
             f"{self.kind} of {what} over axes {over} on {self.hardware}, {self.threads} thread(s); "
             f"L0 costs are {self.basis}",
@@ -44,11 +43,12 @@ class ReduceExplanation:
             f"cost   {time_text(self.plan.seconds)}, {self.gbytes:.1f} GB/s predicted",
             *term_lines(self.terms),
             "runners-up",
+            *(
+                rival_line(costs["total"] / self.terms["total"], rival.tile, self.terms, costs)
+                for rival, costs in self.rivals
+            ),
+            *sieve_lines(self.sieve),
         ]
-        for rival, costs in self.rivals:
-            lines.append(f"  {costs['total'] / whole:6.3f}x  {rival.tile}; loses in {loses_in(self.terms, costs)}")
-        lines.append("candidates admitted")
-        lines += [f"  {name:<24} {count}" for name, count in self.sieve.items()]
         return "\n".join(lines)
 
 

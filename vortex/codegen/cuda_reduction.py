@@ -6,6 +6,8 @@ In which order elements are combined follows from the tile and the extents alone
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -75,6 +77,14 @@ VORTEX_DEVICE void put_4(float* y, long long at, const float* v, float scale, lo
 """
 
 
+@T.inline
+def combine_pieces(total: Any, piece: Any) -> None:
+    """The pieces of a step, one after the other, with what was there."""
+    for u in T.unroll(STEPS):
+        for e in T.unroll(PIECE):
+            total[e] = T.call_extern("float32", "combine", total[e], piece[u * PIECE + e])
+
+
 def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
     """The reduced axis is the innermost: `along` threads take pieces of a row, and meet."""
     rows, along, step = block.rows, block.along, block.step
@@ -114,16 +124,12 @@ def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = turn * step + T.cast(u * (along * PIECE), "int64")
                 T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, first + k))
-            for u in T.unroll(STEPS):
-                for e in T.unroll(PIECE):
-                    total[e] = T.call_extern("float32", "combine", total[e], piece[u * PIECE + e])
+            combine_pieces(total, piece)
         if whole * step < count:
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = whole * step + T.cast(u * (along * PIECE), "int64")
                 T.evaluate(T.call_extern("int32", take, T.address_of(piece[u * PIECE]), X, first + k, left - k))
-            for u in T.unroll(STEPS):
-                for e in T.unroll(PIECE):
-                    total[e] = T.call_extern("float32", "combine", total[e], piece[u * PIECE + e])
+            combine_pieces(total, piece)
         total[0] = T.call_extern(
             "float32",
             "combine",
@@ -192,9 +198,7 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = turn * step + T.cast(u * along, "int64")
                 T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, first + k * inner))
-            for u in T.unroll(STEPS):
-                for e in T.unroll(PIECE):
-                    total[e] = T.call_extern("float32", "combine", total[e], piece[u * PIECE + e])
+            combine_pieces(total, piece)
         for turn in T.serial(T.truncdiv(count + (step - 1), step) - whole):  # the last one; all where columns end
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = (whole + turn) * step + T.cast(u * along, "int64")
@@ -208,9 +212,7 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
                         T.if_then_else(k < count - T.cast(y, "int64"), left, T.int64(0)),
                     )
                 )
-            for u in T.unroll(STEPS):
-                for e in T.unroll(PIECE):
-                    total[e] = T.call_extern("float32", "combine", total[e], piece[u * PIECE + e])
+            combine_pieces(total, piece)
         if along > 1:
             meeting = T.alloc_buffer((along * rows * across * PIECE,), "float32", scope="shared.dyn")
             own: T.let[T.int32] = ((z * along + y) * across + x) * PIECE
