@@ -48,6 +48,15 @@ def fetch_dense(target: Any, place: Any, count: Any, line: Any, near: Any, write
             T.evaluate(fetch(T.address_of(target[place + q * line]), cache=2))
 
 
+@T.inline
+def fetch_block(target: Any, place: Any, rows: Any, columns: Any, stride: Any, cache: int) -> None:
+    """Ask for the lines of `rows` pieces of `columns` elements, `stride` apart, to be read."""
+    for r in T.serial(rows):
+        for q in T.serial(T.truncdiv(columns + LINE - 1, LINE)):
+            T.evaluate(fetch(T.address_of(target[place + r * stride + q * LINE]), cache=cache))
+        T.evaluate(fetch(T.address_of(target[place + r * stride + columns - 1]), cache=cache))  # begun within a line
+
+
 @dataclass(frozen=True)
 class Intrinsics:
     """Names of the registered tensor intrinsics of one vector width."""
