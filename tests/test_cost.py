@@ -267,6 +267,26 @@ def test_each_piece_of_a_row_of_a_begins_anew_for_every_panel(monkeypatch):
     assert not longer[[i for i in panels if panels[i].stage.pack_a or i not in far]].any()
 
 
+def test_lines_of_c_that_push_each_other_out_are_waited_for_again():
+    """By the held family, whose vectors are half a line: where many rows begin in few sets of L1."""
+
+    def longer(name: str, m: int, n: int, k: int) -> float:
+        """Seconds."""
+        spec = load_spec(name)
+        one = selector(spec, [strategy for strategy in found(spec).strategies if strategy.stage.held])
+        patient = replace(one, rates=replace(one.rates, held_recurring=0.0))
+        (seen,), (without,) = (np.asarray(by.costs(Shape(m, n, k), ONE_TASK, 1).total) for by in (one, patient))
+        assert seen < NEVER
+        return float(seen - without)
+
+    two = longer("epyc-zen3", 512, 512, 5)  # places in which all rows begin; of twice the lines all in one
+    assert two > 0 and longer("epyc-zen3", 512, 1024, 5) == pytest.approx(4 * two, rel=0.01)
+    assert longer("epyc-zen3", 512, 512, 10) > 2 * two  # a second turn over them
+    for m, n in ((512, 1040), (512, 264), (8, 1024)):
+        assert longer("epyc-zen3", m, n, 5) == 0
+    assert longer("epyc-zen4", 512, 1024, 5) == 0  # a vector is a line
+
+
 def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
     """Of operands that are read as they lie, and of no other; and each row of a B is waited for."""
     spec = load_spec("epyc-zen4")

@@ -124,7 +124,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     waits = rates.held_late * ((bytes_a + scattered) / rates.line_bytes * supply.wait) + HELD_STREWN * c.strewn
-    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o.k, stream, waits), task)
+    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream, o.prepacked), task)
     outer = ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)

@@ -82,10 +82,23 @@ def queued(ops: Arithmetic, rates: Rates, asked: Value, byte: Value) -> Value:
     return rates.burst * ops.most(asked - rates.misses * rates.line_bytes, 0.0) * byte
 
 
+def whole(ops: Arithmetic, bytes: float, columns: Value) -> Value:
+    """1 where rows of so many elements are a multiple of so many bytes, else 0."""
+    units = columns * (FLOAT / bytes)
+    return ops.where(units - ops.floor(units + EPSILON) <= EPSILON, 1.0, 0.0)
+
+
 def whole_lines(ops: Arithmetic, rates: Rates, columns: Value) -> Value:
     """1 where rows of so many elements are whole lines, else 0."""
-    lines = columns * (FLOAT / rates.line_bytes)
-    return ops.where(lines - ops.floor(lines + EPSILON) <= EPSILON, 1.0, 0.0)
+    return whole(ops, rates.line_bytes, columns)
+
+
+def gathered(ops: Arithmetic, rates: Rates, columns: Value) -> Value:
+    """Share of the rows of so many elements, one after the other, that begin in the same set of L1; 0 if few do."""
+    share: Value = 0.0
+    for places in (4.0, 2.0, 1.0):
+        share = ops.where(whole(ops, rates.l1_span / places, columns) > 0.5, 1.0 / places, share)
+    return share
 
 
 def past_caches(ops: Arithmetic, rates: Rates, outputs: Value, columns: Value) -> Value:

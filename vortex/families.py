@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, exposed, latency, reading
+from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, exposed, gathered, latency, reading
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
-from vortex.tasks import Task, part
+from vortex.tasks import Oriented, Task, part
 
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
@@ -83,12 +83,20 @@ def dot_products(
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
 
-def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value, waits: Value) -> Value:
+def recurring(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
+    """Seconds that the held family waits for lines of C it was at before, where its rows begin in few sets of L1."""
+    share = gathered(ops, rates, o.n)
+    visits = t.rows * (t.panels * t.steps - t.columns * (FLOAT / rates.line_bytes))
+    return ops.where(t.rows * share <= rates.l1_ways, 0.0, share * rates.held_recurring * ops.most(visits, 0.0))
+
+
+def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:
     """Seconds of one task of the held family, which streams what it touches in `stream`.
 
     `waits` are what is seen of the latencies of its lines. The rows that are left over go one by one, each multiply-add
     after the one before; what else is in flight are the next ones.
     """
+    k = o.k
     left = t.rows - ops.floor(t.rows * s.per_row + EPSILON) * s.rows
     alone = (rates.latency_issues / rates.window) * (k + HELD_BEGIN)
     waiting = t.rows + left * ops.most(alone - 1.0, 0.0)
@@ -106,7 +114,7 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, s
     in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * s.tile_m
     from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (t.steps - 1.0) * t.panels * rates.line_bytes * t.rows)
     again = (from_a + from_c) * rates.l2_byte
-    return compute + exposed(ops, stream, compute) + waits + again
+    return compute + exposed(ops, stream, compute) + waits + again + recurring(ops, rates, t, o)
 
 
 def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:

@@ -276,6 +276,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
         held_late=EFFECTS.held_late,
+        held_recurring=EFFECTS.held_recurring_cycles / clock,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,
