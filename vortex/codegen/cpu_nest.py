@@ -40,10 +40,10 @@ WAITED_FOR = int(MISSES) * LINE
 """Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
-FAR = T.int64(1 << 18)
-"""Elements of the part of A that is walked over beside packed panels: a MiB, of which an L2 of AVX2 keeps half at most.
-With it 8448x3000x2816 went from 77 to 82 GFLOP/s on a Zen 3 and 1000x1500x1000 from 77 to 82; a fifth of it, which L2
-keeps, took 2 to 3 % longer."""
+FAR, LONG = T.int64(1 << 18), T.int64(64)
+"""Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one: a
+MiB, of which an L2 of AVX2 keeps half at most. On a Zen 3 8448x3000x2816 went from 77 to 82 GFLOP/s with it and
+3072x1500x128 from 73 to 82; a fifth of such an A, which L2 keeps, took 2 to 3 % longer."""
 QUICK = 5
 """Rows of a tile that is over with a step of k before L2 has brought the next one: 8 cycles for 4 x 4 vectors."""
 PACK_B = ("none", "copy", "transpose")
@@ -78,14 +78,14 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows, asks for its own
     panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines.
     Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A
-    is walked over beside packed panels, on AVX2 alone (not tried elsewhere), a tile asks for the C of the next one too.
+    is walked over, on AVX2 alone (not tried elsewhere), a tile asks for C of the next one too: sums begin with it.
     `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
     as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
-    walks = rows_first and pack_b and lanes <= NARROW
+    walks = (pack_b or not rows_first) and lanes <= NARROW
     stores, finishes = stored.needed, in_registers(stored) and not is_col
 
     def through_memory(finish: Any) -> Any:
@@ -264,13 +264,18 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
-                            if walks and m * kb >= FAR:
-                                in_band: T.let[T.bool] = t + 1 < panels
-                                coming_row: T.let[T.int64] = i0 + i + T.Select(in_band, T.int64(0), height)
-                                coming_column: T.let[T.int64] = T.Select(in_band, j + width, j0)
-                                fetch_block(C, coming_row * ldc + coming_column, height, width, ldc, 1)
-                                if from_memory and not passing:
-                                    begin: T.let[T.int64] = corner + (i + height) * step + T.truncdiv(t * kb, panels)
+                            reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
+                            if walks and panels > 1 and kb >= LONG and m * kb >= FAR and reads:
+                                # The next tile of this band or panel, or the first one of the next.
+                                goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
+                                after: T.let[T.int64] = i + height
+                                first_row: T.let[T.int64] = after if rows_first else T.int64(0)
+                                first_column: T.let[T.int64] = j0 if rows_first else j + width
+                                coming_row: T.let[T.int64] = T.Select(goes_on, i if rows_first else after, first_row)
+                                beside: T.let[T.int64] = T.Select(goes_on, j + width if rows_first else j, first_column)
+                                fetch_block(C, (i0 + coming_row) * ldc + beside, height, width, ldc, 1)
+                                if from_memory and rows_first and not passing:
+                                    begin: T.let[T.int64] = corner + after * step + T.truncdiv(t * kb, panels)
                                     fetch_block(A, begin, height, T.truncdiv(kb, panels), step, 2)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
