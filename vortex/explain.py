@@ -103,11 +103,13 @@ class Explanation:
             *([f"store  {self.store}, while a tile is in L1; not priced: every plan does it"] * bool(self.store)),
             *([f"load   {self.prologue} on A while it is packed: every plan packs A"] * bool(self.prologue)),
             "runners-up",
+            *(
+                rival_line(rival.seconds / plan.seconds, f"{rival.strategy}; grid {rival.grid}", self.terms, costs)
+                for rival, costs in self.rivals
+            ),
+            *sieve_lines(self.sieve),
         ]
-        for rival, costs in self.rivals:
-            what = f"{rival.strategy}; grid {rival.grid}"
-            lines.append(rival_line(rival.seconds / plan.seconds, what, self.terms, costs))
-        return "\n".join([*lines, *sieve_lines(self.sieve)])
+        return "\n".join(lines)
 
 
 def term_lines(terms: Mapping[str, float]) -> list[str]:

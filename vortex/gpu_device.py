@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from vortex.cuda_driver import Device, Driver
 from vortex.errors import DeviceError, VortexError
@@ -40,7 +39,7 @@ class OnDevice:
         self.device = device
         self.code = f"{self.manifest.ptx} PTX, translated by the driver" if translate else self.manifest.arch
 
-    def _load(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> Any:
+    def _load(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> None:
         """Load the device code, and see to it that it is unloaded with this object."""
         raise NotImplementedError
 

@@ -231,6 +231,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                     # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
                     sharing: T.let[T.int64] = T.Select(panels > 1, T.int64(1), tiles) if asks_all else tiles
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
+                    reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
+                    many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
+                    far: T.let[T.bool] = T.And(reads, many) if walks else T.bool(False)
                     for x in T.serial(tiles if rows_first else panels):
                         for y in T.serial(panels if rows_first else tiles):
                             t: T.let[T.int64] = y if rows_first else x
@@ -264,19 +267,21 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
-                            reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
-                            if walks and panels > 1 and kb >= LONG and m * kb >= FAR and reads:
+                            if far:
                                 # The next tile of this band or panel, or the first one of the next.
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
-                                after: T.let[T.int64] = i + height
-                                first_row: T.let[T.int64] = after if rows_first else T.int64(0)
-                                first_column: T.let[T.int64] = j0 if rows_first else j + width
-                                coming_row: T.let[T.int64] = T.Select(goes_on, i if rows_first else after, first_row)
-                                beside: T.let[T.int64] = T.Select(goes_on, j + width if rows_first else j, first_column)
-                                fetch_block(C, (i0 + coming_row) * ldc + beside, height, width, ldc, 1)
+                                below: T.let[T.int64] = i + height
+                                beside: T.let[T.int64] = j + width
+                                next_i: T.let[T.int64] = (
+                                    T.Select(goes_on, i, below) if rows_first else T.Select(goes_on, below, T.int64(0))
+                                )
+                                next_j: T.let[T.int64] = (
+                                    T.Select(goes_on, beside, j0) if rows_first else T.Select(goes_on, j, beside)
+                                )
+                                fetch_block(C, (i0 + next_i) * ldc + next_j, height, width, ldc, True)
                                 if from_memory and rows_first and not passing:
-                                    begin: T.let[T.int64] = corner + after * step + T.truncdiv(t * kb, panels)
-                                    fetch_block(A, begin, height, T.truncdiv(kb, panels), step, 2)
+                                    begin: T.let[T.int64] = corner + below * step + T.truncdiv(t * kb, panels)
+                                    fetch_block(A, begin, height, T.truncdiv(kb, panels), step, False)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
                             further: T.let[T.int64] = (

@@ -49,12 +49,13 @@ def fetch_dense(target: Any, place: Any, count: Any, line: Any, near: Any, write
 
 
 @T.inline
-def fetch_block(target: Any, place: Any, rows: Any, columns: Any, stride: Any, cache: int) -> None:
+def fetch_block(target: Any, place: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
     """Ask for the lines of `rows` pieces of `columns` elements, `stride` apart, to be read."""
     for r in T.serial(rows):
-        for q in T.serial(T.truncdiv(columns + LINE - 1, LINE)):
-            T.evaluate(fetch(T.address_of(target[place + r * stride + q * LINE]), cache=cache))
-        T.evaluate(fetch(T.address_of(target[place + r * stride + columns - 1]), cache=cache))  # begun within a line
+        fetch_dense(target, place + r * stride, columns, LINE, near, 0)
+        fetch_dense(
+            target, place + r * stride + columns - 1, 1, LINE, near, 0
+        )  # one more where it begins within a line
 
 
 @dataclass(frozen=True)
