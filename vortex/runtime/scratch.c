@@ -6,6 +6,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum {
+  PAGE = 4096,
+  HUGE_PAGE = 2 << 20,
+  LARGE = 128 << 10,
+};
 
 typedef struct {
   void *memory;
@@ -23,8 +30,9 @@ __attribute__((constructor)) static void make_keys(void) {
 static void *grown(block *kept, pthread_key_t at_exit, size_t bytes) {
   if (bytes > kept->bytes) {
     void *larger = NULL;
-    size_t rounded = (bytes + 4095) & ~(size_t)4095;
-    if (posix_memalign(&larger, 4096, rounded) != 0) return NULL;
+    size_t page = bytes < LARGE ? PAGE : HUGE_PAGE, rounded = (bytes + page - 1) & ~(page - 1);
+    if (posix_memalign(&larger, page, rounded) != 0) return NULL;
+    if (page == HUGE_PAGE) madvise(larger, rounded, MADV_HUGEPAGE);
     memset(larger, 0, rounded);
     free(kept->memory);
     kept->memory = larger;
