@@ -13,8 +13,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
-from vortex.codegen.cpu_steps import NARROW
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch_block, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -41,9 +40,9 @@ WAITED_FOR = int(MISSES) * LINE
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
 FAR, LONG = T.int64(1 << 18), T.int64(64)
-"""Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one: a
-MiB, of which an L2 of AVX2 keeps half at most. On a Zen 3 8448x3000x2816 went from 77 to 82 GFLOP/s with it and
-3072x1500x128 from 73 to 82; a fifth of such an A, which L2 keeps, took 2 to 3 % longer."""
+"""Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one. With
+it 8448x3000x2816 went from 77 to 82 GFLOP/s and 3072x1500x128 from 73 to 82 on a Zen 3, the second from 103 to 108 and
+20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses 2 to 3 %."""
 QUICK = 5
 """Rows of a tile that is over with a step of k before L2 has brought the next one: 8 cycles for 4 x 4 vectors."""
 PACK_B = ("none", "copy", "transpose")
@@ -63,8 +62,8 @@ EITHER_IR = f"""define weak_odr hidden ptr @{EITHER_SYMBOL}(i32 %first, ptr %one
 attributes #0 = {{ alwaysinline nounwind }}
 """
 """LLVM text that a module of nests needs: TVM's own choice is of numbers."""
-STORE_SYMBOL, FINISH_SYMBOL = "vortex_store", "vortex_finish"
-"""The store stage on sums in memory, and a finishing micro-kernel: `runtime/store.c`, `runtime/finish.c`."""
+STORE_SYMBOL, FINISH_SYMBOL, ASK_SYMBOL = "vortex_store", "vortex_finish", "vortex_ask"
+"""Of `runtime/`: the store stage on sums in memory, a finishing micro-kernel, what asks for lines (`ahead.c`)."""
 
 
 def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
@@ -78,15 +77,19 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows, asks for its own
     panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines.
     Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A
-    is walked over, on AVX2 alone (not tried elsewhere), a tile asks for C of the next one too: sums begin with it.
+    is walked over, a tile asks for C of the next one too: sums begin with it, or end there.
     `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
     as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
-    walks = (pack_b or not rows_first) and lanes <= NARROW
+    walks = pack_b or not rows_first
     stores, finishes = stored.needed, in_registers(stored) and not is_col
+
+    @T.inline
+    def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
+        T.evaluate(T.call_extern("int32", ASK_SYMBOL, first, rows, columns, stride, T.int32(near)))
 
     def through_memory(finish: Any) -> Any:
         return finish != 2 if finishes else True
@@ -272,16 +275,13 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
                                 below: T.let[T.int64] = i + height
                                 beside: T.let[T.int64] = j + width
-                                next_i: T.let[T.int64] = (
-                                    T.Select(goes_on, i, below) if rows_first else T.Select(goes_on, below, T.int64(0))
-                                )
-                                next_j: T.let[T.int64] = (
-                                    T.Select(goes_on, beside, j0) if rows_first else T.Select(goes_on, j, beside)
-                                )
-                                fetch_block(C, (i0 + next_i) * ldc + next_j, height, width, ldc, True)
+                                down: T.let[T.bool] = T.Not(goes_on) if rows_first else goes_on
+                                next_i: T.let[T.int64] = T.Select(down, below, i if rows_first else T.int64(0))
+                                next_j: T.let[T.int64] = T.Select(down, j0 if rows_first else j, beside)
+                                ask(T.address_of(C[(i0 + next_i) * ldc + next_j]), height, width, ldc, 1)
                                 if from_memory and rows_first and not passing:
                                     begin: T.let[T.int64] = corner + below * step + T.truncdiv(t * kb, panels)
-                                    fetch_block(A, begin, height, T.truncdiv(kb, panels), step, False)
+                                    ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
                             further: T.let[T.int64] = (

@@ -48,16 +48,6 @@ def fetch_dense(target: Any, place: Any, count: Any, line: Any, near: Any, write
             T.evaluate(fetch(T.address_of(target[place + q * line]), cache=2))
 
 
-@T.inline
-def fetch_block(target: Any, place: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
-    """Ask for the lines of `rows` pieces of `columns` elements, `stride` apart, to be read."""
-    for r in T.serial(rows):
-        fetch_dense(target, place + r * stride, columns, LINE, near, 0)
-        fetch_dense(
-            target, place + r * stride + columns - 1, 1, LINE, near, 0
-        )  # one more where it begins within a line
-
-
 @dataclass(frozen=True)
 class Intrinsics:
     """Names of the registered tensor intrinsics of one vector width."""

@@ -270,6 +270,8 @@ int32_t vortex_copy(const float *source, float *target, int64_t rows, int64_t co
                     int64_t target_stride);
 int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                          int64_t target_stride);
+/* ahead.c: for the lines of `rows` runs of `columns` floats, `stride` apart, which are to be read: into L1, or L2. */
+int32_t vortex_ask(const float *first, int64_t rows, int64_t columns, int64_t stride, int32_t is_near);
 /* That of inputs of a convolution to which a prologue is done, as vortex_copy; its target may be its source. Or NULL. */
 typedef int32_t (*vx_load)(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride, int64_t target_stride);
 extern const vx_load vx_conv_begin;
