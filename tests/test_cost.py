@@ -166,6 +166,23 @@ def test_rows_of_a_that_start_beside_each_other_conflict(drift):
     assert not conflicts(span + 16).any()
 
 
+def test_rows_of_a_conflict_as_far_apart_as_turns_make_them():
+    """Of a C past the caches with odd rows every sixteenth is made in a turn: of an A of 512 bytes they crowd L1."""
+    one = priced("epyc-zen4")
+    rows, columns = 6000, 1 + round(one.rates.outer_bytes) // 4 // 6000 // 2 * 2
+    at_once = [s.stage.tiled and s.l1.k >= 100 and not (s.stage.pack_a or s.stage.swap) for s in one.strategies]
+    tall = np.array(at_once) & np.array([s.l0.m > one.rates.l1_ways for s in one.strategies])
+
+    def conflicts(n: int, lda: int) -> np.ndarray:
+        at = Shape(rows, n, 100, OperandB.PLAIN, lda=lda, ldb=STRIDE)
+        return np.asarray(one.costs(at, ONE_TASK, 1).terms()["conflicts"])
+
+    in_turns = conflicts(columns + 2, 128)
+    assert tall.any() and (in_turns[tall] > 0).all() and not in_turns[~tall].any()
+    assert not conflicts(columns + 2, 132).any(), "sixteen rows of 528 bytes begin at 256 bytes from each other"
+    assert not conflicts(columns // 2, 128).any(), "a C that the caches keep is made row after row"
+
+
 @pytest.mark.parametrize("name", [spec.name for spec in cpus()])
 def test_a_wide_tile_grows_in_a_narrow_product(name):
     """By the rows that its registers and a set of L1 hold, and it computes as a tile of so many rows and columns."""

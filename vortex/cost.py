@@ -109,7 +109,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     copying = c.turns * packing(ops, rates, s, o, t, supply)
     exposed_a = a.exposed + c.burst
     reload = reloading(ops, rates, s, p, o, t, supply, a, b, computed.one, computed.across, c.passed)
-    conflicts = conflicting(ops, rates, s, o, t, computed.one)
+    conflicts = conflicting(ops, rates, s, o, t, c.turns, computed.one)
     bytes_a = FLOAT * t.rows * o.k
     traffic = (bytes_a * t.blocks + b.bytes * t.bands + c.passed) * supply.byte + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
