@@ -8,7 +8,7 @@ from vortex.codegen.gpu_selector import emit
 from vortex.codegen.link import RUNTIME, link
 from vortex.gpu_selector import GpuSelector
 
-DOOR = tuple(RUNTIME / name for name in ("gpu_door.c", "gpu_operands.c", "gpu_conv.c", "gpu_launch.c"))
+DOOR = tuple(RUNTIME / name for name in ("gpu_door.c", "gpu_opened.c", "gpu_operands.c", "gpu_conv.c", "gpu_launch.c"))
 """Sources of the door, which needs `vx_gpu_choose` and `vx_gpu_divide` of a selector."""
 
 

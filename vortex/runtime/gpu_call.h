@@ -1,70 +1,22 @@
-/* What the parts of the door of a GPU library share: refusals, the opened library, one checked call. */
+/* What the parts of the door of a GPU library of products share: the opened library, one checked call. */
 #ifndef VORTEX_GPU_CALL_H
 #define VORTEX_GPU_CALL_H
 
 #include "gpu_door.h"
+#include "gpu_opened.h"
 #include "integers.h"
 
-#include <dlpack/dlpack.h>
-
-/* A refusal is a number that gpu_launcher.py puts into words: reason | operand << 8 | detail << 16 */
-#define REFUSE(reason, operand) ((int64_t)((reason) | (operand) << 8))
-#define DETAILED(reason, operand, detail) (REFUSE(reason, operand) | (int64_t)(detail) << 16)
 enum { OPERAND_A = 0, OPERAND_B = 1, OPERAND_OUT = 2, FIRST_EXTRA = 3, MOST_OPERANDS = FIRST_EXTRA + VX_MOST_EXTRAS };
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2 };
-/* Mirrored by gpu_operands.REASONS. */
-enum {
-  NOT_A_TENSOR = 1,
-  BAD_RANK,
-  BAD_DTYPE,
-  BAD_DEVICE,
-  OTHER_DEVICE,
-  BAD_STRIDES,
-  MISALIGNED,
-  INNER_DIFFERS,
-  BAD_OUT_SHAPE,
-  OVERLAPS,
-  TOO_LARGE,
-  NEEDS_WORKSPACE,
-  BAD_PLAN,
-  PYTHON_ERROR,
-  CUDA_ERROR,
-  TOO_MANY_STREAMS,
-  NO_KERNEL,
-  BAD_EXTRA,
-  BATCH_DIFFERS,
-  BAD_GROUPS,
-  BAD_FILTER
-};
-
 #define LIMIT_32 INT64_C(2147483647)
 /* Of an extent: kernels count in 32 bits, and a few tiles past the end. */
 #define LONGEST (LIMIT_32 - (1 << 16))
 
-/* The few functions of the driver that a call uses. */
 typedef struct {
-  int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                unsigned block_z, unsigned shared, void *stream, void **parameters, void **extra);
-  int (*get_context)(void **context);
-  int (*push_context)(void *context);
-  int (*pop_context)(void **context);
-  int (*fill_2d)(uint64_t target, size_t pitch, unsigned char value, size_t width, size_t height, void *stream);
-  int (*encode_map)(void *map, int type, unsigned rank, void *address, const uint64_t *extents, const uint64_t *strides,
-                    const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill);
-} driver_calls;
-
-typedef struct {
-  void *stream, *data;
-  int64_t bytes;
-} workspace;
-
-typedef struct {
+  vx_gpu_opened on;
   vx_gpu_setup setup;
-  driver_calls driver;
   int64_t item_bytes, out_bytes; /* of an element of A and B, and of C */
   int32_t may_cut; /* whether a call may be two regions */
-  int32_t stream_count;
-  workspace workspaces[VX_MOST_STREAMS];
 } library;
 
 /* A matrix in memory: `rows` lines of `columns` contiguous elements, `stride` elements apart; and up to two axes of such matrices. */
@@ -86,7 +38,6 @@ typedef struct {
 
 /* gpu_operands.c: tensors checked and told as matrices; 0, or a refusal. */
 int vx_gpu_is_empty(const matrix *x);
-int64_t vx_gpu_read_data(const library *of, const DLTensor *t, int operand, int32_t code, int32_t bits, char **data);
 int64_t vx_gpu_take_extra(const library *of, int32_t which, char *data, int64_t end, int64_t row, int64_t column, call *c);
 int32_t vx_gpu_alignment(const matrix *x, int64_t item);
 int32_t vx_gpu_alignment_of_stores(const library *of, const matrix *c);

@@ -16,7 +16,7 @@ typedef struct {
 
 static int64_t read_pixels(const library *of, const DLTensor *t, int operand, int32_t code, int32_t bits, int is_turned, pixels *out) {
   static const int places[2][4] = {{0, 1, 2, 3}, {0, 2, 3, 1}};
-  int64_t dense[4], refused = vx_gpu_read_data(of, t, operand, code, bits, &out->data);
+  int64_t dense[4], refused = vx_gpu_read_data(&of->on, t, operand, code, bits, &out->data);
   if (refused) return refused;
   if (t->ndim != 4) return REFUSE(BAD_RANK, operand);
   for (int axis = 3; axis >= 0; axis--) dense[axis] = axis == 3 ? 1 : dense[axis + 1] * t->shape[axis + 1];
@@ -55,7 +55,7 @@ static int64_t read_conv_extra(const library *of, const DLTensor *t, int32_t whi
     int64_t end = 1 + (c->shape.m - 1) * apart(&x) + (filters - 1) * x.steps[3];
     refused = vx_gpu_take_extra(of, which, x.data, end, apart(&x), x.steps[3], c);
   } else {
-    if ((refused = vx_gpu_read_data(of, t, operand, wanted->code, wanted->bits, &x.data))) return refused;
+    if ((refused = vx_gpu_read_data(&of->on, t, operand, wanted->code, wanted->bits, &x.data))) return refused;
     if (t->ndim != 1 || t->shape[0] != filters) return REFUSE(BAD_EXTRA, operand);
     x.steps[3] = t->strides && filters > 1 ? t->strides[0] : 1;
     if (x.steps[3] < 0) return REFUSE(BAD_STRIDES, operand);

@@ -1,11 +1,8 @@
 /* The door of a GPU library: one native call checks the operands, selects and launches on the caller's stream.
  *
- * It allocates nothing, waits for nothing, and links neither Python nor CUDA: the driver is opened by name, and operands
- * are read through DLPack's exchange API. */
+ * It allocates nothing and waits for nothing. */
 #include "gpu_call.h"
 
-#include <dlfcn.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -13,33 +10,9 @@
 
 EXPORT int32_t vx_gpu_abi(void) { return VX_DOOR_ABI; }
 
-/* The driver's entry points by their versioned names; NULL and the name of the missing one in `missing`. */
 EXPORT void *vx_gpu_open(const char *driver_name, const vx_gpu_setup *setup, const char **missing) {
-  *missing = driver_name;
-  void *handle = dlopen(driver_name, RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return NULL;
-  library *opened = calloc(1, sizeof *opened);
+  library *opened = vx_gpu_open_on(driver_name, &setup->place, setup->map_type >= 0, sizeof *opened, missing);
   if (!opened) return NULL;
-  struct {
-    const char *name;
-    void **target;
-    int required;
-  } wanted[] = {
-      {"cuLaunchKernel", (void **)&opened->driver.launch, 1},
-      {"cuCtxGetCurrent", (void **)&opened->driver.get_context, 1},
-      {"cuCtxPushCurrent_v2", (void **)&opened->driver.push_context, 1},
-      {"cuCtxPopCurrent_v2", (void **)&opened->driver.pop_context, 1},
-      {"cuMemsetD2D8Async", (void **)&opened->driver.fill_2d, 1},
-      {"cuTensorMapEncodeTiled", (void **)&opened->driver.encode_map, setup->map_type >= 0},
-  };
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    *wanted[i].target = dlsym(handle, wanted[i].name);
-    if (!*wanted[i].target && wanted[i].required) {
-      *missing = wanted[i].name;
-      free(opened);
-      return NULL;
-    }
-  }
   opened->setup = *setup;
   opened->item_bytes = setup->dtype_bits / 8;
   opened->out_bytes = setup->out_bits / 8;
@@ -49,25 +22,11 @@ EXPORT void *vx_gpu_open(const char *driver_name, const vx_gpu_setup *setup, con
 
 EXPORT void vx_gpu_polymerizing(library *of, int32_t on) { of->may_cut = on; }
 
-EXPORT void vx_gpu_close(library *opened) { free(opened); }
-
-/* Memory for partial sums of one stream; the caller keeps it alive. 0, or a refusal. */
-EXPORT int64_t vx_gpu_set_workspace(library *of, void *stream, void *data, int64_t bytes) {
-  int32_t at = 0;
-  while (at < of->stream_count && of->workspaces[at].stream != stream) at++;
-  if (at == VX_MOST_STREAMS) return REFUSE(TOO_MANY_STREAMS, OPERAND_OUT);
-  of->workspaces[at] = (workspace){stream, data, bytes};
-  if (at == of->stream_count) of->stream_count++;
-  return 0;
-}
-
-/* Launching may wait for room in the driver's queue: let other Python threads run meanwhile. */
 static int64_t run_released(library *of, const call *c, const vx_gpu_regions *regions, void *stream) {
   if (vx_gpu_is_empty(&c->c)) return 0;
-  if (!of->setup.save_thread) return vx_gpu_run(of, c, regions, stream);
-  void *thread = ((void *(*)(void))of->setup.save_thread)();
+  void *thread = vx_gpu_release_python(&of->on);
   int64_t status = vx_gpu_run(of, c, regions, stream);
-  ((void (*)(void *))of->setup.restore_thread)(thread);
+  vx_gpu_regain_python(&of->on, thread);
   return status;
 }
 
@@ -89,20 +48,16 @@ EXPORT int64_t vx_gpu_gemm(library *of, const DLPackExchangeAPI *api, void *a, v
                            void *stream, int32_t has_stream) {
   DLTensor tensors[3];
   void *objects[3] = {a, b, out};
-  for (int i = 0; i < 3; i++)
-    if (api->dltensor_from_py_object_no_sync(objects[i], &tensors[i])) return REFUSE(PYTHON_ERROR, i);
-  if (!has_stream && api->current_work_stream(kDLCUDA, of->setup.device, &stream)) return REFUSE(PYTHON_ERROR, OPERAND_OUT);
-  return select_and_run(of, tensors, flags, stream);
+  int64_t refused = vx_gpu_read_objects(&of->on, api, objects, 3, tensors, &stream, has_stream);
+  return refused ? refused : select_and_run(of, tensors, flags, stream);
 }
 
 /* The same with the tensors of an epilogue behind A, B and C. */
 EXPORT int64_t vx_gpu_gemm_finished(library *of, const DLPackExchangeAPI *api, void *const *objects, int64_t flags, void *stream,
                                     int32_t has_stream) {
   DLTensor tensors[MOST_OPERANDS];
-  for (int i = 0; i < FIRST_EXTRA + of->setup.extra_count; i++)
-    if (api->dltensor_from_py_object_no_sync(objects[i], &tensors[i])) return REFUSE(PYTHON_ERROR, i);
-  if (!has_stream && api->current_work_stream(kDLCUDA, of->setup.device, &stream)) return REFUSE(PYTHON_ERROR, OPERAND_OUT);
-  return select_and_run(of, tensors, flags, stream);
+  int64_t refused = vx_gpu_read_objects(&of->on, api, objects, FIRST_EXTRA + of->setup.extra_count, tensors, &stream, has_stream);
+  return refused ? refused : select_and_run(of, tensors, flags, stream);
 }
 
 static void gather(const library *of, const DLTensor *const *operands, DLTensor *tensors) {
@@ -171,10 +126,6 @@ EXPORT int64_t vx_gpu_conv(library *of, const DLTensor *const *operands, const v
   gather(of, operands, tensors);
   int64_t refused = vx_gpu_open_conv(of, tensors, filter, &c);
   return refused ? refused : run_whole(of, &c, of->setup.workspace_bytes, plan, stream);
-}
-
-EXPORT int64_t vx_gpu_stream(const library *of, const DLPackExchangeAPI *api, void **stream) {
-  return api->current_work_stream(kDLCUDA, of->setup.device, stream);
 }
 
 EXPORT void vx_gpu_select(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions) {

@@ -2,12 +2,13 @@
 #ifndef VORTEX_GPU_DOOR_H
 #define VORTEX_GPU_DOOR_H
 
+#include "gpu_place.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 #define VX_DOOR_ABI 4
 #define VX_MOST_PARAMETERS 24
-#define VX_MOST_STREAMS 256
 #define VX_GPU_STEP 16 /* elements: cut there, both regions are aligned as the call is */
 #define VX_MOST_EXTRAS 4 /* tensors that an epilogue reads */
 
@@ -106,9 +107,7 @@ typedef struct {
 } vx_gpu_kernel;
 
 typedef struct {
-  int32_t abi, device;
-  void *context;                    /* the primary context of the device */
-  void *save_thread, *restore_thread; /* PyEval_SaveThread and PyEval_RestoreThread, or NULL */
+  vx_gpu_place place;
   const vx_gpu_entry *entries;
   const vx_gpu_kernel *kernels;
   int32_t kernel_count, reduce;     /* the entry that adds partial sums up, -1 if no kernel splits */

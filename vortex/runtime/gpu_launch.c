@@ -12,8 +12,8 @@ static int encode(const library *of, const matrix *x, const uint32_t *box, tenso
   uint64_t extents[2] = {(uint64_t)x->columns, (uint64_t)x->rows}, strides[1] = {(uint64_t)(x->stride * of->item_bytes)};
   uint32_t steps[2] = {1, 1};
   enum { INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, PROMOTION_L2_256B = 3, FILL_ZEROS = 0 };
-  return of->driver.encode_map(map->bytes, of->setup.map_type, 2, x->data, extents, strides, box, steps, INTERLEAVE_NONE,
-                               SWIZZLE_128B, PROMOTION_L2_256B, FILL_ZEROS);
+  return of->on.driver.encode_map(map->bytes, of->setup.map_type, 2, x->data, extents, strides, box, steps, INTERLEAVE_NONE,
+                                  SWIZZLE_128B, PROMOTION_L2_256B, FILL_ZEROS);
 }
 
 typedef struct {
@@ -43,8 +43,8 @@ static int launch(const library *of, const vx_gpu_entry *entry, int64_t grid_x, 
   for (int64_t first = 0; first < batch && !status; first += MOST_LAYERS) {
     int64_t layers = smaller(batch - first, MOST_LAYERS);
     args->batches[0].first = args->batches[1].first = first;
-    status = of->driver.launch(entry->function, (unsigned)grid_x, (unsigned)layers, (unsigned)grid_z, entry->block[0], entry->block[1],
-                               entry->block[2], entry->shared_bytes, stream, list, NULL);
+    status = of->on.driver.launch(entry->function, (unsigned)grid_x, (unsigned)layers, (unsigned)grid_z, entry->block[0], entry->block[1],
+                                  entry->block[2], entry->shared_bytes, stream, list, NULL);
   }
   return status;
 }
@@ -110,12 +110,8 @@ static int64_t find_partials(const library *of, const call *c, const vx_gpu_plan
   *partials = NULL;
   if (plan->splits <= 1) return 0;
   int64_t need = c->shape.batch * plan->splits * c->shape.m * c->shape.n * 4;
-  for (int32_t i = 0; i < of->stream_count; i++)
-    if (of->workspaces[i].stream == stream && of->workspaces[i].bytes >= need) {
-      *partials = of->workspaces[i].data;
-      return 0;
-    }
-  return DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
+  *partials = vx_gpu_workspace(&of->on, stream, need);
+  return *partials ? 0 : DETAILED(NEEDS_WORKSPACE, OPERAND_OUT, need);
 }
 
 /* One product by one kernel, with the context current: a status of the driver. */
@@ -146,13 +142,13 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
     return launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   }
   if (s->k == 0 && c->rows)
-    return of->driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->out_bytes), 0, (size_t)(s->n * of->out_bytes),
-                              (size_t)c->c.rows, stream);
+    return of->on.driver.fill_2d((uint64_t)(uintptr_t)c->c.data, (size_t)(c->c.stride * of->out_bytes), 0, (size_t)(s->n * of->out_bytes),
+                                 (size_t)c->c.rows, stream);
   if (s->k == 0) {
     for (int64_t product = 0; product < s->batch && !status; product++) {
       int64_t offset = product / c->c.extents[1] * args.batches[0].c[0] + product % c->c.extents[1] * args.batches[0].c[1];
-      status = of->driver.fill_2d((uint64_t)(uintptr_t)(c->c.data + offset), (size_t)(c->c.stride * of->out_bytes), 0,
-                                  (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
+      status = of->on.driver.fill_2d((uint64_t)(uintptr_t)(c->c.data + offset), (size_t)(c->c.stride * of->out_bytes), 0,
+                                     (size_t)(s->n * of->out_bytes), (size_t)s->m, stream);
     }
     return status;
   }
@@ -203,15 +199,10 @@ int64_t vx_gpu_run(library *of, const call *whole, const vx_gpu_regions *regions
     int64_t refused = find_partials(of, &parts[i], &regions->plans[i], stream, &partials[i]);
     if (refused) return refused;
   }
-  void *current = NULL;
-  int status = of->driver.get_context(&current);
-  int foreign = !status && current != of->setup.context;
-  if (foreign) status = of->driver.push_context(of->setup.context);
+  int is_foreign, status = vx_gpu_enter_context(&of->on, &is_foreign);
   if (status) return DETAILED(CUDA_ERROR, OPERAND_OUT, status);
   for (int32_t i = 0; i < regions->count && !status; i++) status = queue(of, &parts[i], &regions->plans[i], partials[i], stream);
-  if (foreign) {
-    int popped = of->driver.pop_context(&current);
-    if (!status) status = popped;
-  }
+  int left = vx_gpu_leave_context(&of->on, is_foreign);
+  if (!status) status = left;
   return status ? DETAILED(CUDA_ERROR, OPERAND_OUT, status) : 0;
 }

@@ -1,19 +1,10 @@
 /* Operands of a GPU library's calls: read from DLPack, checked, and told as matrices of one product or of several. */
 #include "gpu_call.h"
 
-/* Where a tensor's elements are, once it is known to be one of the type that is wanted on this device. */
-int64_t vx_gpu_read_data(const library *of, const DLTensor *t, int operand, int32_t code, int32_t bits, char **data) {
-  if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged) return REFUSE(BAD_DEVICE, operand);
-  if (t->device.device_id != of->setup.device) return DETAILED(OTHER_DEVICE, operand, t->device.device_id);
-  if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
-  *data = (char *)t->data + t->byte_offset;
-  return (uintptr_t)*data % (uintptr_t)(bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
-}
-
 static int64_t read_matrix(const library *of, const DLTensor *t, int operand, matrix *out) {
   const vx_gpu_setup *s = &of->setup;
   int is_out = operand == OPERAND_OUT;
-  int64_t refused = vx_gpu_read_data(of, t, operand, is_out ? s->out_code : s->dtype_code, is_out ? s->out_bits : s->dtype_bits, &out->data);
+  int64_t refused = vx_gpu_read_data(&of->on, t, operand, is_out ? s->out_code : s->dtype_code, is_out ? s->out_bits : s->dtype_bits, &out->data);
   if (refused) return refused;
   if (t->ndim < 2 || t->ndim > (s->is_batched || s->is_grouped ? 4 : 2)) return REFUSE(BAD_RANK, operand);
   const int64_t *shape = t->shape + t->ndim - 2, *strides = t->strides ? t->strides + t->ndim - 2 : NULL;
@@ -86,7 +77,7 @@ static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, c
   const vx_gpu_shape *s = &c->shape;
   int operand = FIRST_EXTRA + which, rank = wanted->per == VX_PER_ELEMENT ? 2 : 1;
   char *data;
-  int64_t refused = vx_gpu_read_data(of, t, operand, wanted->code, wanted->bits, &data), strides[2] = {0, 0}, end = 1;
+  int64_t refused = vx_gpu_read_data(&of->on, t, operand, wanted->code, wanted->bits, &data), strides[2] = {0, 0}, end = 1;
   if (refused) return refused;
   if (t->ndim != rank) return REFUSE(BAD_EXTRA, operand);
   for (int axis = rank - 1, first = wanted->per == VX_PER_COLUMN, step = 1; axis >= 0; axis--) {
