@@ -14,9 +14,10 @@ from gpu_doubles import DLPackTensor, ExchangeTensor, InterfaceTensor, StubDrive
 
 from vortex.cuda_driver import Device
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
-from vortex.gpu_door import Door, choose_code
+from vortex.gpu_door import Door
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuLibrary, write
+from vortex.gpu_opened import choose_code
 from vortex.gpu_selector import GpuPlan
 
 
@@ -338,6 +339,8 @@ class TestRefusals:
         self.refused(gemm, OperandError, "needs a workspace of 3072 bytes", a, b, out, workspace=small)
         crooked = ExchangeTensor(aligned(np.zeros(4096, np.float16), 2))
         self.refused(gemm, OperandError, "multiple of 16", a, b, out, workspace=crooked)
+        other = ExchangeTensor(aligned(np.zeros(4096, np.float16)), 3)
+        self.refused(gemm, DeviceError, r"workspace .* is on another device \(3\)", a, b, out, workspace=other)
         self.refused(
             gemm, OperandError, "cannot say how to allocate", *map(DLPackTensor, (a.array, b.array, out.array))
         )

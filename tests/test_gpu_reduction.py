@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -17,18 +19,20 @@ import emulator
 import gpu_doubles
 import numpy as np
 import pytest
+from doors import RUNTIME
 from gpu_doubles import DLPackTensor, ExchangeTensor, InterfaceTensor, Launch, StubDriver, aligned
 from needs import a_compiler, an_emulator
 from products import MAP_NORESERVE, machine_code
 from test_codegen_cuda import an_nvrtc, disassembled
 
 import vortex
-from vortex import gpu_reduction_compiler
+from vortex import gpu_opened, gpu_reduction_compiler, gpu_reduction_launcher, reduction_plan
 from vortex.codegen import cuda_reduction, gpu_reduction_link
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.nvrtc import Compiled
 from vortex.errors import CodegenError, DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.gpu_library import DOOR, GpuLibrary, read, verify
+from vortex.gpu_operands import CUDA_ERROR, NEEDS_WORKSPACE, ON_HOST, ON_OTHER, REASONS, WRONG_AXES, WRONG_SHAPE
 from vortex.gpu_reduction import (
     CHAIN,
     ITEM,
@@ -42,8 +46,8 @@ from vortex.gpu_reduction import (
     ReduceSelector,
     Sweep,
 )
-from vortex.gpu_reduction_launcher import GpuReduce, is_dense, laid_out
-from vortex.gpu_reduction_native import NativeSelector
+from vortex.gpu_reduction_door import BAD_RANK, BAD_STRIDES, MOST_RANK, NO_KERNEL, TOO_LARGE, ReduceDoor
+from vortex.gpu_reduction_launcher import GpuReduce
 from vortex.gpu_reduction_sieve import initial_blocks, selector_of, sieve
 from vortex.operators import Reduce
 from vortex.reduction import KINDS
@@ -91,6 +95,11 @@ def of_kind(library: GpuLibrary, kind: str) -> GpuLibrary:
     found = GpuLibrary(manifest, {DOOR: library.parts[DOOR], **code})
     verify(found, "of another kind")
     return found
+
+
+def with_room(library: GpuLibrary, bytes: int) -> GpuLibrary:
+    """The same with another workspace."""
+    return replace(library, manifest=replace(library.manifest, workspace_bytes=bytes))
 
 
 @cache
@@ -379,49 +388,116 @@ class TestSelection:
 
 
 @pytest.fixture(scope="module")
-def chosen_from(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReduceSelector, NativeSelector]:
+def chosen_from(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReduceSelector, ReduceDoor]:
     """The tiles that a library for this device has."""
     spec: Any = load_spec(HW)
     blocks = sieve(decompose(Reduce(), spec)).blocks
     mirror = selector_of(spec, blocks, [40] * len(blocks))
     code = gpu_reduction_link.build(mirror, tmp_path_factory.mktemp("native"))
-    return mirror, NativeSelector(code, mirror.blocks)
+    return mirror, ReduceDoor(code, mirror.blocks)
 
 
 @a_compiler
 class TestNativeSelector:
-    def test_it_chooses_what_its_mirror_does(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+    def test_it_chooses_what_its_mirror_does(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
         """To the bit, with and without room for chunks, of operands in DRAM and in L2."""
         mirror, native = chosen_from
         for place, view in enumerate(views(20_000, seed=2)):
             how = view, 0 if place % 7 == 0 else ROOM >> 4 * (place % 3), place % 5 == 0
             assert native.choose(*how) == mirror.choose(*how), how
 
-    def test_a_choice_takes_microseconds(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+    def test_a_choice_takes_microseconds(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
         """Generously: the machine is shared."""
         for view in views(100, seed=3):
             assert min(chosen_from[1].time_selection(view, ROOM, False, 100) for _ in range(3)) < 20e-6
 
-    def test_a_view_beyond_every_grid_is_refused(self, chosen_from: tuple[ReduceSelector, NativeSelector]):
+    def test_a_view_beyond_every_grid_is_refused(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
         with pytest.raises(ShapeError, match="no tile"):
             chosen_from[1].choose((1 << 39, 1, 1), ROOM)
 
     def test_other_host_code_is_refused(self):
         with pytest.raises(LibraryError, match="compile it again"):
-            NativeSelector(b"", BLOCKS)
+            ReduceDoor(b"", BLOCKS)
 
 
-def test_memory_of_results_that_are_read_again():
-    sweep = Sweep(0, BLOCKS[0], 5, 100, 1, 50, 2, False)
-    assert laid_out([sweep]) == ((None,), 0)
-    assert laid_out([replace(sweep, outer=65), sweep, sweep]) == ((0, 768, None), 1024)
+def shapes(count: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Random ones of up to 64 axes, some of them empty, with axes counted from either end, in any order."""
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        rank = int(draw.integers(0, 9) if draw.random() < 0.9 else draw.integers(9, MOST_RANK + 1))
+        most = 36 / max(1, rank)
+        shape = tuple(int(2 ** draw.uniform(0, most)) if draw.random() < 0.97 else 0 for _ in range(rank))
+        axes = draw.permutation(rank)[: draw.integers(0, rank + 1)]
+        chosen = tuple(int(axis) - (rank if draw.random() < 0.5 else 0) for axis in axes)
+        yield shape, None if draw.random() < 0.1 else chosen
 
 
-def test_what_is_dense():
-    assert (
-        is_dense((3, 4), (4, 1)) and is_dense((3, 1, 4), (4, 77, 1)) and is_dense((0, 4), (9, 9)) and is_dense((), ())
+def laid_out(sweeps: Sequence[Sweep]) -> int:
+    """Bytes of all results that are read again, each from a multiple of 256."""
+    return sum(-(-ITEM * sweep.outputs // 256) * 256 for sweep in sweeps[:-1])
+
+
+@a_compiler
+class TestRuns:
+    def test_they_are_those_of_the_mirror(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
+        """Views, plans and seconds to the bit, and the workspace."""
+        mirror, native = chosen_from
+        counts = set()
+        for place, (shape, axis) in enumerate(shapes(3000)):
+            room = 0 if place % 7 == 0 else ROOM >> 4 * (place % 3)
+            every = enumerate(reduction_plan.views(shape, axis))
+            expected = tuple((view, mirror.choose(view, room, is_warm=place > 0)) for place, view in every)
+            found = native.runs(shape, axis, room)
+            assert found.runs == expected, (shape, axis)
+            assert found.need == laid_out(found.plan.sweeps), (shape, axis)
+            counts.add(len(found.runs))
+        assert {1, 2, 3, 4} < counts and max(counts) > 10
+
+    def test_as_many_as_there_can_be(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
+        """Every other of 64 axes."""
+        shape, axes = (1,) * 60 + (5, 2, 3, 4), tuple(range(0, MOST_RANK, 2))
+        found = chosen_from[1].runs(shape, axes, ROOM)
+        assert [view for view, _ in found.runs] == reduction_plan.views(shape, axes) and len(found.runs) == 32
+
+    @pytest.mark.parametrize(
+        "axis",
+        [
+            *(0, -1, 2, 3, -3, -4, 63, 64, -64, -65, 1 << 70, True, "0", 1.0, np.int64(1), None, (), [2, 0]),
+            *((0, 0), (0, -3), (1, -1), (0, 5), (-1, -1), (0, None), (0, "x"), (np.int32(2), 1)),
+        ],
     )
-    assert not is_dense((3, 4), (1, 3)) and not is_dense((3, 4), (8, 1)) and not is_dense((2,), (-1,))
+    def test_axes_are_refused_where_python_refuses_them(
+        self, chosen_from: tuple[ReduceSelector, ReduceDoor], axis: Any
+    ):
+        shape = (4, 5, 6)
+        try:
+            expected = reduction_plan.views(shape, axis)
+        except ShapeError:
+            with pytest.raises(ShapeError, match="has not the axes that are asked for"):
+                chosen_from[1].runs(shape, axis, ROOM)
+        else:
+            assert [view for view, _ in chosen_from[1].runs(shape, axis, ROOM).runs] == expected
+
+    def test_what_is_too_much_is_refused(self, chosen_from: tuple[ReduceSelector, ReduceDoor]):
+        native = chosen_from[1]
+        with pytest.raises(ShapeError, match="has too many axes; reshape it to at most 64"):
+            native.runs((1,) * 65, None, ROOM)
+        for shape in ((1 << 40,), (1 << 20, 1 << 20), (1 << 62, 1 << 62), (1 << 62, 0, 1 << 62)):
+            with pytest.raises(ShapeError, match="too many elements; reduce parts"):
+                native.runs(shape, 0, ROOM)
+        with pytest.raises(ShapeError, match="served by no tile of the library; reduce parts"):
+            native.runs((1 << 39, 1), 1, ROOM)
+
+
+def test_every_refusal_of_the_door_has_words():
+    source = (RUNTIME / "gpu_refusals.h").read_text()
+    numbers = re.search(r"enum \{\s*NOT_A_TENSOR = 1,(.*?)\}", source, re.S)
+    assert numbers is not None and 2 + numbers[1].count(",") == len(REASONS)
+    names = ["NOT_A_TENSOR", *re.findall(r"[A-Z_0-9]+", numbers[1])]
+    known = {"BAD_RANK": BAD_RANK, "BAD_STRIDES": BAD_STRIDES, "TOO_LARGE": TOO_LARGE, "NO_KERNEL": NO_KERNEL}
+    known |= {"BAD_DEVICE": ON_HOST, "OTHER_DEVICE": ON_OTHER, "BAD_OUT_SHAPE": WRONG_SHAPE, "BAD_AXES": WRONG_AXES}
+    known |= {"NEEDS_WORKSPACE": NEEDS_WORKSPACE, "CUDA_ERROR": CUDA_ERROR}
+    assert all(names.index(name) + 1 == number for name, number in known.items())
 
 
 TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_float)
@@ -557,9 +633,232 @@ class TestCalls:
 
     def test_a_failed_launch_is_told(self, driver: StubDriver, library: GpuLibrary):
         reduce = opened(driver, library)
+        before = driver.calls.stub_context_pushes()
+        for name in ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"):
+            driver.fail(name, 719)
+            with pytest.raises(DeviceError, match="could not be computed: CUDA_ERROR_STUB: as the stub was told"):
+                reduce(ExchangeTensor(aligned(whole_numbers(4, 4))), 1)
+        assert driver.calls.stub_context_pushes() == before + 2
+        driver.calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))  # what failed to be left
+
+
+def address(launch: Launch, place: int) -> int:
+    """A pointer among the parameters of a launch, while it runs."""
+    return ctypes.c_void_p.from_address(launch.parameters[place]).value or 0
+
+
+def tensor(*shape: int, kind: Any = ExchangeTensor) -> Any:
+    return kind(aligned(np.zeros(shape, np.float32)))
+
+
+class Described:
+    """Of a rank that NumPy has not."""
+
+    def __init__(self, *shape: int) -> None:
+        self.array = np.zeros(1, np.float32)
+        self.__cuda_array_interface__ = InterfaceTensor(self.array).__cuda_array_interface__ | {"shape": shape}
+
+
+@a_compiler
+@an_nvrtc
+class TestDoor:
+    def test_a_call_is_one_native_call(self, driver: StubDriver, library: GpuLibrary, monkeypatch: pytest.MonkeyPatch):
+        """No other function of the door, and nothing that describes an operand in Python."""
+        reduce, native = GpuReduce(library, 0), []
+        x, y, out = tensor(300_001), tensor(8, 40), tensor(8)
+        reduce(x, None, tensor())
+        driver.calls.stub_reset()
+
+        def counted(*given: Any) -> int:
+            native.append(given)
+            return int(call(*given))
+
+        def unexpected(*given: Any) -> None:
+            raise AssertionError(given)
+
+        call = reduce._reduce
+        monkeypatch.setattr(reduce, "_reduce", counted)
+        for name in [name for name in vars(reduce._door.calls) if name.startswith("vx_")]:
+            monkeypatch.setattr(reduce._door.calls, name, unexpected)
+        for name in ("describe", "normalized_axes", "empty"):
+            monkeypatch.setattr(gpu_reduction_launcher, name, unexpected)
+        for given in ((x, None, tensor()), (y, 1, out), (y, (-1,), out)):
+            assert reduce(*given) is given[2]
+        assert reduce(x, 0, tensor(1), keepdims=True).array.shape == (1,)
+        assert len(native) == 4 and driver.calls.stub_launch_count() == 2 + 1 + 1 + 2
+
+    def test_sweeps_go_through_the_workspace_one_after_the_other(self, driver: StubDriver, library: GpuLibrary):
+        """Each reads what the one before has written, in places of whole multiples of 256 bytes."""
+        reduce, found = GpuReduce(library, 0), []
+        driver.on_launch(lambda launch: found.append((address(launch, 0), address(launch, 1))))
+        x, out, lent = tensor(3, 5, 700, 5, 3), tensor(5, 5), tensor(1 << 16)
+        reduce(x, (0, 2, 4), out, workspace=lent)
+        sweeps, room = reduce.plan(x.shape, (0, 2, 4)).sweeps, lent.array.ctypes.data
+        assert len(sweeps) == len(found) >= 3 and found[0][0] == x.array.ctypes.data
+        assert found[-1][1] == out.array.ctypes.data
+        assert [read for read, _ in found[1:]] == [written for _, written in found[:-1]]
+        for (_, written), sweep in zip(found[:-1], sweeps, strict=False):
+            assert written == room
+            room += -(-ITEM * sweep.outputs // 256) * 256
+        need = room - lent.array.ctypes.data
+        exact = ExchangeTensor(lent.array[: need // ITEM])
+        reduce(x, (0, 2, 4), out, workspace=exact)
+        with pytest.raises(OperandError, match=f"needs a workspace of {need} bytes"):
+            reduce(x, (0, 2, 4), out, workspace=ExchangeTensor(exact.array[:-1]))
+
+    def test_the_last_sweep_divides_a_mean(self, driver: StubDriver, library: GpuLibrary):
+        scales: list[float] = []
+        driver.on_launch(lambda launch: scales.append(ctypes.c_float.from_address(launch.parameters[7]).value))
+        for kind, last in (("mean", np.float32(1 / 21)), ("sum", 1), ("max", 1)):
+            reduce = GpuReduce(library if kind == "sum" else of_kind(library, kind), 0)
+            scales.clear()
+            reduce(tensor(3, 5, 7), (0, 2), workspace=tensor(4096))
+            assert scales == [1, last]
+
+    def test_nothing_is_one_sweep_without_a_depth(self, driver: StubDriver, library: GpuLibrary):
+        found: list[tuple[int, ...]] = []
+
+        def look(launch: Launch) -> None:
+            extents = tuple(ctypes.c_int64.from_address(launch.parameters[place]).value for place in range(2, 7))
+            found.append((*extents, *launch.grid))
+
+        driver.on_launch(look)
+        for kind in ("sum", "mean"):
+            GpuReduce(library if kind == "sum" else of_kind(library, kind), 0)(tensor(300, 0, 20, 0, 2), (1, 3))
+        plan = ReduceSelector.from_json(library.manifest.selector).choose((12_000, 1, 1), 0)
+        assert found == [(12_000, 0, 1, 1, 1, plan.sweeps[0].blocks, 1, 1)] * 2
+        assert GpuReduce(library, 0)(tensor(0, 1 << 15, 4), (0, 1)).shape == (4,)
+        count = len(driver.launches)
+        for shape, axis in (((0, 4), 1), ((4, 0, 3), (0, 2)), ((0,), ())):
+            GpuReduce(of_kind(library, "max"), 0)(tensor(*shape), axis)
+        assert len(driver.launches) == count
+
+    def test_strides_that_say_nothing_and_those_that_do(self, driver: StubDriver, library: GpuLibrary):
+        reduce, x = GpuReduce(library, 0), aligned(np.zeros(64, np.float32))
+
+        def strided(shape: tuple[int, ...], *steps: int) -> Any:
+            return ExchangeTensor(np.lib.stride_tricks.as_strided(x, shape, [ITEM * step for step in steps]))
+
+        dense = (((3, 4), (4, 1)), ((3, 1, 4), (4, 77, 1)), ((1, 4), (-9, 1)), ((0, 4), (9, 9)), ((), ()))
+        for shape, steps in dense:
+            reduce(strided(shape, *steps), None, tensor())
+            reduce(tensor(*shape, 2), -1, strided(shape, *steps))
+        odd = (((3, 4), (1, 3)), ((3, 4), (8, 1)), ((2,), (-1,)), ((2, 2), (0, 1)), ((2, 2, 2), (4, 1, 2)))
+        for shape, steps in odd:
+            with pytest.raises(ShapeError, match=r"x .* is not contiguous; given .*; make a contiguous copy"):
+                reduce(strided(shape, *steps), None, tensor())
+            with pytest.raises(ShapeError, match=r"out .* is not contiguous"):
+                reduce(tensor(*shape, 2), -1, strided(shape, *steps))
+
+    def test_as_many_axes_as_there_are_bits(self, driver: StubDriver, library: GpuLibrary):
+        reduce, lent = GpuReduce(library, 0), tensor(1 << 14, kind=InterfaceTensor)
+        most = Described(*(1,) * MOST_RANK)
+        reduce(most, tuple(range(0, MOST_RANK, 2)), Described(*(1,) * 32), workspace=lent)
+        assert len(driver.launches) == 32
+        reduce(most, -MOST_RANK, Described(*(1,) * MOST_RANK), keepdims=True)
+        assert len(driver.launches) == 33
+        more = Described(*(1,) * (MOST_RANK + 1))
+        for axis, out in ((None, Described()), (0, Described(*(1,) * MOST_RANK))):
+            with pytest.raises(ShapeError, match=r"x \(Described\) has too many axes; .*reshape it to at most 64"):
+                reduce(more, axis, out)
+        with pytest.raises(ShapeError, match="out is Described; expected shape"):
+            reduce(most, 0, more)
+        for asked in (reduce.plan, reduce.predict, reduce.explain):
+            with pytest.raises(ShapeError, match="has too many axes; reshape it to at most 64"):
+                asked((1,) * 65, 0)
+        assert len(driver.launches) == 33
+
+    def test_calls_go_to_the_current_stream_or_the_given_one(self, driver: StubDriver, library: GpuLibrary):
+        class Stream:
+            cuda_stream = 456
+
+        reduce, x, out = GpuReduce(library, 0), tensor(300_001), tensor()
+        ExchangeTensor.stream = 123
+        for stream in (None, 5, Stream(), None):
+            reduce(x, None, out, stream=stream)
+        reduce(InterfaceTensor(x.array, stream=31), None, out, workspace=tensor(4096))
+        assert [launch.stream for launch in driver.launches] == [
+            each for stream in (123, 5, 456, 123, 31) for each in (stream, stream)
+        ]
+        assert len(ExchangeTensor.allocated) == 3, "a workspace for each stream, kept"
+
+    @pytest.mark.parametrize("kind", [ExchangeTensor, DLPackTensor, InterfaceTensor])
+    @pytest.mark.parametrize(("shape", "axis"), [((8, 40), 1), ((300_001,), None), ((4, 6, 8), (0, 2))])
+    def test_a_graph_can_capture_a_call(
+        self, driver: StubDriver, library: GpuLibrary, shape: tuple[int, ...], axis: Any, kind: Any
+    ):
+        """The driver is not asked for memory, nor to wait, and all that is queued is on the one stream."""
+        reduce = GpuReduce(library, 0)
+        x, lent = tensor(*shape, kind=kind), tensor(4096)
+        out = kind(aligned(np.asarray(np.sum(x.array, axis))))
+        for workspace in (lent, lent) if kind is not ExchangeTensor else (None, lent):
+            reduce(x, axis, out, stream=77, workspace=workspace)
+        assert driver.calls.stub_uncapturable() == 0
+        assert [launch.stream for launch in driver.launches] == [77] * 2 * len(reduce.plan(shape, axis).sweeps)
+
+    def test_a_lent_workspace_is_for_its_call_alone(self, driver: StubDriver, library: GpuLibrary):
+        reduce, x, lent, used = GpuReduce(library, 0), tensor(300_001), tensor(4096), []
+        driver.on_launch(lambda launch: used.append(address(launch, 1)))
+        for workspace in (lent, None, lent, None):
+            reduce(x, workspace=workspace, stream=9)
+        first = lent.array.ctypes.data
+        assert used[::4] == [first, first] and used[2] == used[6] != first
+
+    def test_the_interpreter_is_let_go_while_a_call_launches(
+        self, driver: StubDriver, library: GpuLibrary, monkeypatch: pytest.MonkeyPatch
+    ):
+        told: list[str] = []
+        save = ctypes.PYFUNCTYPE(ctypes.c_void_p)(lambda: told.append("save") or 7)
+        restore = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(lambda thread: told.append(f"restore {thread}"))
+        addresses = tuple(ctypes.cast(function, ctypes.c_void_p) for function in (save, restore))
+        monkeypatch.setattr(gpu_opened, "python_threads", lambda: addresses)
+        reduce = GpuReduce(library, 0)
+        driver.on_launch(lambda launch: told.append("launch"))
+        reduce(tensor(300_001), None, tensor(), workspace=tensor(4096))
         driver.fail("cuLaunchKernel", 719)
-        with pytest.raises(DeviceError, match="cuLaunchKernel"):
-            reduce(ExchangeTensor(aligned(whole_numbers(4, 4))), 1)
+        with pytest.raises(DeviceError):
+            reduce(tensor(4, 4), 1, tensor(4))
+        assert told == ["save", "launch", "launch", "restore 7", "save", "restore 7"]
+        reduce(tensor(0, 4), 1, tensor(0))
+        assert len(told) == 6, "nothing is launched"
+
+    def test_threads_on_one_stream_do_not_mix_their_sweeps(self, driver: StubDriver, library: GpuLibrary):
+        """What one call writes to the workspace is read before another call writes there."""
+        reduce, x = GpuReduce(library, 0), tensor(300_001)
+        outs = [tensor() for _ in range(8)]
+        seen: list[tuple[int, int, int]] = []
+
+        def look(launch: Launch) -> None:
+            seen.append((threading.get_ident(), address(launch, 0), address(launch, 1)))
+            time.sleep(1e-4)  # others may come between
+
+        reduce(x, None, tensor(), stream=64)
+        driver.on_launch(look)
+        with ThreadPoolExecutor(len(outs)) as pool:
+            calls = [pool.submit(reduce, x, None, out, stream=64) for _ in range(10) for out in outs]
+            assert all(call.result() is out for call, out in zip(calls, 10 * outs, strict=True))
+        assert len({thread for thread, _, _ in seen}) > 1 and len(seen) == 160
+        for (one, source, room), (other, again, _) in zip(seen[::2], seen[1::2], strict=True):
+            assert one == other and room == again and source == x.array.ctypes.data
+        written = [out for _, _, out in seen[1::2]]
+        assert all(written.count(out.array.ctypes.data) == 10 for out in outs)
+        assert driver.calls.stub_uncapturable() == 0
+
+    def test_closing_unloads(self, driver: StubDriver, library: GpuLibrary):
+        def live() -> tuple[int, int]:
+            return driver.calls.stub_live_modules(), driver.calls.stub_live_contexts()
+
+        before = live()
+        reduce = GpuReduce(library, 0)
+        assert live() == (before[0] + len(library.cubins), before[1] + 1)
+        del reduce
+        assert live() == before
+
+    def test_parameters_unknown_here(self, driver: StubDriver, library: GpuLibrary):
+        first, *others = library.manifest.entries
+        manifest = replace(library.manifest, entries=(replace(first, args=("*X", "alpha")), *others))
+        with pytest.raises(LibraryError, match=r"takes \('\*X', 'alpha'\), unknown here; compile it again"):
+            GpuReduce(replace(library, manifest=manifest), 0)
 
 
 @a_compiler
@@ -581,6 +880,10 @@ class TestRefusals:
             ((on_device, 1, out(4, dtype=np.float64)), DtypeError, "out"),
             ((on_device, 2), ShapeError, "axis=2"),
             ((on_device, (0, 0)), ShapeError, "twice"),
+            ((on_device, 2, out(4)), ShapeError, "axis=2"),
+            ((on_device, (0, -2), out(8)), ShapeError, "twice"),
+            ((on_device, "1", out(4)), ShapeError, "axis='1'"),
+            ((on_device, 1, ExchangeTensor(out(8).array[::2])), ShapeError, "out .* is not contiguous"),
             ((on_device, 0, out(4)), ShapeError, r"expected shape \(8,\)"),
             ((ExchangeTensor(aligned(x).T), 0), ShapeError, "contiguous copy"),
             ((ExchangeTensor(aligned(x)[:, ::2]), 0), ShapeError, "not contiguous"),
@@ -597,7 +900,68 @@ class TestRefusals:
                 reduce(*given)
         with pytest.raises(OperandError, match="stream is a str"):
             reduce(on_device, stream="mine")
+        for shape in ((4,), (1, 4), (4, 1, 1)):
+            with pytest.raises(ShapeError, match=r"expected shape \(4, 1\) for x .*, axis=1"):
+                reduce(on_device, 1, out(*shape), keepdims=True)
         assert not driver.launches
+
+    def test_a_bad_workspace(self, driver: StubDriver, library: GpuLibrary):
+        reduce, x, out = GpuReduce(library, 0), tensor(300_001), tensor()
+        lent = np.zeros(4096, np.float32)
+        cases: Sequence[tuple[Any, type[VortexError], str]] = (
+            (lent, DeviceError, "workspace .* is not in the memory of a CUDA device"),
+            (ExchangeTensor(aligned(lent), 3), DeviceError, r"workspace .* on another device \(3\)"),
+            (ExchangeTensor(aligned(lent, 4)), OperandError, "multiple of 16"),
+            (ExchangeTensor(aligned(lent[:1])), OperandError, "x .* needs a workspace of .* bytes"),
+            (ExchangeTensor(lent[:0]), OperandError, "x .* needs a workspace of .* bytes"),
+            ("mine", OperandError, "workspace is a str"),
+        )
+        for stream in (1, 2):  # the second has one of its own, which is no substitute
+            for workspace, error, told in cases:
+                with pytest.raises(error, match=told):
+                    reduce(x, None, out, stream=stream, workspace=workspace)
+            reduce(x, None, out, stream=2)
+        with pytest.raises(OperandError, match="cannot say how to allocate"):
+            reduce(DLPackTensor(x.array), None, DLPackTensor(out.array), stream=3)
+        assert len(driver.launches) == 4
+
+    def test_extents_past_every_grid(self, driver: StubDriver, library: GpuLibrary):
+        """Nothing here is read: only its description counts."""
+        reduce, item = GpuReduce(library, 0), np.zeros(1, np.float32)
+
+        def endless(*shape: int, shift: int = 0) -> Any:
+            steps = [int(ITEM * np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
+            return ExchangeTensor(np.lib.stride_tricks.as_strided(item, shape, steps), shift=shift)
+
+        with pytest.raises(ShapeError, match=r"x .* is served by no tile of the library; .*reduce parts of it"):
+            reduce(endless(1 << 39, 1), 1, endless(1 << 39, shift=1 << 45))
+        with pytest.raises(ShapeError, match=r"x .* has too many elements; .*reduce parts of fewer"):
+            reduce(endless(1 << 20, 1 << 20), 1, endless(1 << 20, shift=1 << 45))
+        assert not driver.launches
+        reduce(endless(1 << 36, 4), 1, endless(1 << 36, shift=1 << 45))
+        assert len(driver.launches) == 1
+
+    def test_a_framework_that_cannot_describe_its_tensor(self, driver: StubDriver, library: GpuLibrary):
+        class Sparse(ExchangeTensor):
+            pass
+
+        reduce = GpuReduce(library, 0)
+        Sparse.__dlpack_c_exchange_api__ = gpu_doubles.refusing_exchange(driver)  # type: ignore[attr-defined]
+        x, out = Sparse(np.zeros((2, 2), np.float32)), Sparse(np.zeros(2, np.float32))
+        for _ in range(2):
+            with pytest.raises(DtypeError, match=r"cannot be read .sparse.; given x Sparse"):
+                reduce(x, 1, out)
+
+    def test_too_many_streams(self, driver: StubDriver, library: GpuLibrary):
+        reduce, x, out = GpuReduce(with_room(library, 1 << 12), 0), tensor(300_001), tensor()
+        for stream in range(256):
+            reduce(x, None, out, stream=stream + 1)
+        with pytest.raises(OperandError, match="one stream too many"):
+            reduce(x, None, out, stream=257)
+        count = len(driver.launches)
+        reduce(x, None, out, stream=257, workspace=tensor(4096))
+        reduce(tensor(4, 8), 1, stream=258)
+        assert len(driver.launches) == count + 3
 
     def test_gradients(self, driver: StubDriver, library: GpuLibrary):
         class Parameter(ExchangeTensor):

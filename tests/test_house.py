@@ -81,12 +81,13 @@ MODULES = (
     # the artifact
     "library",
     "gpu_library",
-    # what calls are given, and the native door of a GPU library, which measuring also uses
+    # what calls are given, and the native doors of GPU libraries, which measuring also uses
     "native",
-    "gpu_reduction_native",
     "operands",
     "gpu_operands",
+    "gpu_opened",
     "gpu_door",
+    "gpu_reduction_door",
     "gpu_device",
     # strategies in, machine code out: CPU
     "codegen.toolchain",

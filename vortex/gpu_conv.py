@@ -10,10 +10,11 @@ from typing import Any
 from vortex.conv_operands import NAMES, WORDS
 from vortex.convolution import LAYOUTS, WINDOW, Conv2d, ConvShape
 from vortex.errors import OperandError
+from vortex.gpu_device import Operands
 from vortex.gpu_door import ITEM_BYTES, Filter, Shape, alignment
 from vortex.gpu_explain import GpuExplanation
 from vortex.gpu_fused import FusedGpuGemm
-from vortex.gpu_launcher import Operands, native_plan
+from vortex.gpu_launcher import native_plan
 from vortex.gpu_operands import REASONS, described, empty, refuse_gradients
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import Extents, GpuPlan

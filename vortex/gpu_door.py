@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
 
-from vortex.cuda_driver import Device, Driver, Modules, python_threads
+from vortex.cuda_driver import Driver
 from vortex.dtypes import SUMS
-from vortex.errors import DeviceError, LibraryError, ShapeError
+from vortex.errors import LibraryError, ShapeError
 from vortex.gpu_library import Entry, GpuManifest
+from vortex.gpu_opened import SIGNATURES, Opened, Place, load, opened, opening
 from vortex.gpu_operands import DTYPES
 from vortex.native import Signatures, host_code
 from vortex.operators import finishing, rebuilt
@@ -123,11 +122,7 @@ class Filter(ctypes.Structure):
 
 class _Setup(ctypes.Structure):
     _fields_ = (
-        ("abi", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("context", ctypes.c_void_p),
-        ("save_thread", ctypes.c_void_p),
-        ("restore_thread", ctypes.c_void_p),
+        ("place", Place),
         ("entries", ctypes.POINTER(_Entry)),
         ("kernels", ctypes.POINTER(_Kernel)),
         *((name, ctypes.c_int32) for name in ("kernel_count", "reduce", "reduce_columns")),
@@ -145,10 +140,9 @@ class Door:
         pointer, number, long = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         thing = ctypes.py_object
         signatures: Signatures = {
+            **SIGNATURES,
             "vx_gpu_abi": (number, ()),
-            "vx_gpu_open": (pointer, (ctypes.c_char_p, ctypes.POINTER(_Setup), ctypes.POINTER(ctypes.c_char_p))),
-            "vx_gpu_close": (None, (pointer,)),
-            "vx_gpu_set_workspace": (long, (pointer, pointer, pointer, long)),
+            "vx_gpu_open": opening(_Setup),
             "vx_gpu_gemm": (long, (pointer, pointer, thing, thing, thing, long, pointer, number)),
             "vx_gpu_gemm_finished": (long, (pointer, pointer, ctypes.POINTER(thing), long, pointer, number)),
             "vx_gpu_gemm_described": (long, (pointer, pointer, long, pointer)),
@@ -159,7 +153,6 @@ class Door:
             ),
             "vx_gpu_conv": (long, (pointer, pointer, ctypes.POINTER(Filter), pointer, ctypes.POINTER(Plan))),
             "vx_gpu_polymerizing": (None, (pointer, number)),
-            "vx_gpu_stream": (long, (pointer, pointer, ctypes.POINTER(pointer))),
             "vx_gpu_select": (None, (ctypes.POINTER(Shape), long, number, ctypes.POINTER(Regions))),
             "vx_gpu_time_selection": (ctypes.c_double, (ctypes.POINTER(Shape), long, long)),
         }
@@ -196,25 +189,11 @@ def _kernels(manifest: GpuManifest) -> ctypes.Array[_Kernel]:
     return (_Kernel * len(rows))(*rows)
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A library on a device: the door's handle, and everything that it points to."""
-
-    handle: int
-    driver: Driver
-    context: int
-    modules: Modules
-    keep: Any
-
-
 def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, images: dict[str, bytes]) -> Opened:
     """Load the device code and give the door what it launches."""
-    context = driver.retain_context(ordinal)
-    symbols = [(entry.file, entry.symbol, entry.shared_bytes) for entry in manifest.entries]
-    modules = driver.load_modules(context, images, symbols)
-    rows = [_entry(entry, function) for entry, function in zip(manifest.entries, modules.functions, strict=True)]
+    loaded = load(manifest, driver, ordinal, images)
+    rows = [_entry(*pair) for pair in zip(manifest.entries, loaded.modules.functions, strict=True)]
     entries, kernels = (_Entry * len(rows))(*rows), _kernels(manifest)
-    save, restore = python_threads()
     code, bits = DTYPES[manifest.dtype]
     store = finishing(rebuilt(manifest.operator, manifest.settings))
     tensors = store.chain.operands if store is not None else ()
@@ -222,11 +201,7 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
     extras = (_Extra * MOST_EXTRAS)(*(_Extra(PER[x.per], *DTYPES[x.dtype]) for x in tensors))
     uses_maps = any(kernel.box_a[0] for kernel in manifest.kernels)
     setup = _Setup(
-        abi=ABI,
-        device=ordinal,
-        context=context,
-        save_thread=save,
-        restore_thread=restore,
+        place=loaded.place(ABI),
         entries=entries,
         kernels=kernels,
         kernel_count=len(kernels),
@@ -245,33 +220,7 @@ def open_on(door: Door, manifest: GpuManifest, driver: Driver, ordinal: int, ima
         extras=extras,
         workspace_bytes=manifest.workspace_bytes,
     )
-    missing = ctypes.c_char_p()
-    handle = door.calls.vx_gpu_open(driver.name.encode(), ctypes.byref(setup), ctypes.byref(missing))
-    if not handle:
-        driver.unload(context, modules)
-        what = (missing.value or b"").decode()
-        raise DeviceError(f"the driver has no {what}; update it, or compile for an architecture that it knows")
-    return Opened(handle, driver, context, modules, (entries, kernels, setup))
-
-
-def choose_code(manifest: GpuManifest, device: Device, jit: bool) -> bool:
-    """Whether the driver must translate the PTX: machine code runs on its own major version, from its minor one on."""
-    number, specific = manifest.arch[3:].rstrip("af"), manifest.arch[-1] in "af"
-    major, minor = int(number[:-1]), int(number[-1])
-    runs = device.major == major and (device.minor == minor if specific else device.minor >= minor)
-    if runs:
-        return False
-    built = f"the library holds machine code for {manifest.hardware['name']} ({manifest.arch})"
-    virtual = manifest.ptx.removeprefix("compute_")
-    portable = bool(virtual) and not virtual.endswith(("a", "f"))
-    if not portable or (device.major, device.minor) < (int(virtual[:-1]), int(virtual[-1])):
-        raise DeviceError(f"{built}, which does not run on {device}; compile with hw='cuda' there")
-    if not jit:
-        raise DeviceError(
-            f"{built} and {manifest.ptx} PTX; {device} needs the PTX translated: load it with jit=True, which may "
-            "take minutes, or compile for this device"
-        )
-    return True
+    return opened(door.calls, "vx_gpu_open", loaded, setup, (entries, kernels))
 
 
 def alignment(dtype: str, address: int, stride: int, length: int) -> int:

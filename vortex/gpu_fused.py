@@ -8,7 +8,8 @@ from typing import Any
 from vortex import operators
 from vortex.epilogue import Store
 from vortex.errors import UnknownNameError
-from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, GpuGemm, Operands
+from vortex.gpu_device import Operands
+from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, GpuGemm
 from vortex.gpu_operands import refuse_gradients
 from vortex.operands import OPERANDS
 from vortex.steps import Operand

@@ -12,9 +12,10 @@ import numpy as np
 from vortex.batch_operands import whole_numbers
 from vortex.errors import OperandError, ShapeError
 from vortex.gpu_batch import GpuBatchGemm
+from vortex.gpu_device import Operands
 from vortex.gpu_door import Shape
 from vortex.gpu_explain import GpuExplanation
-from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, Operands, native_plan
+from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, native_plan
 from vortex.gpu_operands import REASONS, empty, refuse_gradients
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import Extents, GpuPlan

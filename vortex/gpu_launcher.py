@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from vortex.cuda_driver import Driver
-from vortex.errors import DtypeError, OperandError, ShapeError, UnknownNameError, VortexError
-from vortex.gpu_device import OnDevice
-from vortex.gpu_door import ITEM_BYTES, Door, Opened, Plan, Regions, open_on
+from vortex.errors import OperandError, ShapeError, UnknownNameError
+from vortex.gpu_device import UNREADABLE, OnDevice, Operands, unreadable
+from vortex.gpu_door import Plan, Regions, open_on
 from vortex.gpu_library import GpuLibrary
-from vortex.gpu_operands import (
-    CUDA_ERROR,
-    NEEDS_WORKSPACE,
-    REASONS,
-    Described,
-    DLTensor,
-    current_stream,
-    describe,
-    described,
-    empty,
-    exchange_api,
-    refuse_gradients,
-    room_of,
-    stream_handle,
-)
+from vortex.gpu_opened import Opened
+from vortex.gpu_operands import NEEDS_WORKSPACE, REASONS, empty, refuse_gradients
 from vortex.gpu_planner import GpuPlanner
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import GpuPlan
-from vortex.operands import OPERANDS, Refusal
+from vortex.operands import OPERANDS
 
 TRANSPOSE_A, TRANSPOSE_B = 1, 2
-Operands = tuple[Any, ...]
-"""A, B, C and, with an epilogue, its tensors."""
 
 
 class GpuGemm(OnDevice, GpuPlanner):
     """C = A B for any shape on a CUDA device: see `__call__`."""
+
+    _place_of_out = OPERANDS.index("out")
 
     def __init__(self, library: GpuLibrary, device: int | None = None, *, jit: bool = False) -> None:
         """Open the library on a device, 0 if none is named.
@@ -49,16 +35,10 @@ class GpuGemm(OnDevice, GpuPlanner):
         """
         super().__init__(library)
         self._gemm = self._door.calls.vx_gpu_gemm
-        self._exchange: dict[type, int] = {}
-        self._workspaces: dict[int, list[Any]] = {}
-        self._opened: Opened | None = None
-        self._handle = 0
         self._open(device, jit)
 
-    def _load(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> None:
-        opened = open_on(self._door, self.manifest, driver, ordinal, images)
-        self._opened, self._handle = opened, opened.handle
-        weakref.finalize(self, _close, self._door, opened, ordinal)
+    def _open_door(self, driver: Driver, ordinal: int, images: dict[str, bytes]) -> Opened:
+        return open_on(self._door, self.manifest, driver, ordinal, images)
 
     def __call__(
         self,
@@ -94,7 +74,7 @@ class GpuGemm(OnDevice, GpuPlanner):
         if api and stream is None and workspace is None and api == known(type(b)) == known(type(out)):
             try:
                 status = self._gemm(self._handle, api, a, b, out, flags, None, 0)
-            except (BufferError, TypeError, ValueError, RuntimeError) as error:
+            except UNREADABLE as error:
                 raise unreadable(error, (a, b, out), OPERANDS) from error
         else:
             return self._in_full((a, b, out), flags, stream, workspace)
@@ -104,65 +84,30 @@ class GpuGemm(OnDevice, GpuPlanner):
             raise self._refusal(status, (a, b, out))
         return out
 
-    def _in_full(self, operands: Operands, flags: Any, stream: Any, lent: Any) -> Any:
-        """A call of any kinds of operands, on a stream, with memory lent for it alone; returns `out`."""
-        handle = self._stream_of(operands[0], stream)
-        status = self._queue(operands, flags, handle, lent)
-        if status & 0xFF == NEEDS_WORKSPACE and lent is None:
-            return self._provided(status, operands, flags, handle)
-        if status:
-            raise self._refusal(status, operands)
-        return operands[2]
-
-    def _provided(self, status: int, operands: Operands, flags: Any, stream: int) -> Any:
-        """Once more, with the workspace that was missing."""
-        self._provide(operands[0], status >> 16, stream)
-        if status := self._queue(operands, flags, stream, None):
-            raise self._refusal(status, operands)
-        return operands[2]
-
     @property
     def _names(self) -> tuple[str, ...]:
-        """What messages call the operands."""
         return OPERANDS
 
-    def _read(self, operands: Operands) -> tuple[Any, list[Described]]:
-        """Descriptions as the door takes them, and what must live as long."""
-        read = [describe(operand, name) for operand, name in zip(operands, self._names, strict=True)]
-        return (ctypes.c_void_p * len(read))(*(operand.tensor for operand in read)), read
-
-    def _queue(self, operands: Operands, flags: Any, stream: int, lent: Any) -> int:
-        calls, handle, a = self._door.calls, self._handle, operands[0]
-        if lent is not None:
-            self._set_workspace(a, lent, stream)
+    def _queue(self, operands: Operands, told: Any, stream: int, lent: Any) -> int:
+        if lent is None:
+            return super()._queue(operands, told, stream, None)
+        a = operands[0]
+        self._set_workspace(a, lent, stream)
         try:
-            return self._submit(operands, flags, stream)
-        except (BufferError, TypeError, ValueError, RuntimeError) as error:
-            if isinstance(error, VortexError):
-                raise
-            raise unreadable(error, operands, self._names) from error
+            return super()._queue(operands, told, stream, None)
         finally:
-            if lent is not None:
-                own = self._workspaces.get(stream)
-                if own:
-                    self._set_workspace(a, own[-1], stream)
-                else:
-                    calls.vx_gpu_set_workspace(handle, stream, None, 0)
+            if own := self._workspaces.get(stream):
+                self._set_workspace(a, own[-1], stream)
+            else:
+                self._door.calls.vx_gpu_set_workspace(self._handle, stream, None, 0)
 
     def _submit(self, operands: Operands, flags: Any, stream: int) -> int:
-        """The native call: 0, or a refusal."""
-        calls, apis = self._door.calls, {self._api_of(operand) for operand in operands}
-        if len(apis) == 1 and (api := apis.pop()):
+        calls = self._door.calls
+        if api := self._api_of_all(operands):
             objects = (ctypes.py_object * len(operands))(*operands)
             return int(calls.vx_gpu_gemm_finished(self._handle, api, objects, flags, stream, 1))
         tensors, _keep = self._read(operands)
         return int(calls.vx_gpu_gemm_described(self._handle, tensors, flags, stream))
-
-    def _api_of(self, operand: Any) -> int:
-        kind = type(operand)
-        if kind not in self._exchange:
-            self._exchange[kind] = exchange_api(kind)
-        return self._exchange[kind]
 
     def run_planned(
         self,
@@ -232,49 +177,6 @@ class GpuGemm(OnDevice, GpuPlanner):
         """The element type of C, if it is not that of the operands."""
         return None
 
-    def _dtype(self, place: int) -> str:
-        """The element type of the operand at a place."""
-        return self.manifest.dtype
-
-    def _stream_of(self, a: Any, stream: Any) -> int:
-        if stream is not None:
-            return stream_handle(stream)
-        if api := self._api_of(a):
-            found = ctypes.c_void_p()
-            if self._door.calls.vx_gpu_stream(self._handle, api, ctypes.byref(found)) == 0:
-                return found.value or 0
-        assert self.device is not None
-        return current_stream(a, self.device.ordinal)
-
-    def _provide(self, a: Any, need: int, stream: int) -> None:
-        """Allocate the declared workspace for a stream; earlier ones live on, a captured graph may write to them."""
-        size = max(need, self.manifest.workspace_bytes)
-        memory = empty(a, (-(-size // ITEM_BYTES[self.manifest.dtype]), 1))
-        self._set_workspace(a, memory, stream)
-        self._workspaces.setdefault(stream, []).append(memory)
-
-    def _set_workspace(self, a: Any, memory: Any, stream: int) -> None:
-        found = describe(memory, "workspace")
-        start, size = room_of(DLTensor.from_address(found.tensor))
-        status = self._door.calls.vx_gpu_set_workspace(self._handle, stream, start, size)
-        if status:
-            raise self._refusal(status, (a, a, a))
-
-    def _reason(self, number: int) -> Refusal:
-        """What a refusal of the door means."""
-        return REASONS[number - 1]
-
-    def _refusal(self, status: int, operands: Operands) -> VortexError:
-        reason, place, detail = status & 0xFF, status >> 8 & 0xFF, status >> 16
-        kind, problem, remedy = self._reason(reason)
-        name, operand = self._names[place], operands[place]
-        assert self._opened is not None
-        cuda = self._opened.driver.error(detail) if reason == CUDA_ERROR else ""
-        told = {"detail": detail, "cuda": cuda, "dtype": self._dtype(place), "device": self.device}
-        shapes = ", ".join(f"{n} {described(o)}" for n, o in zip(self._names, operands, strict=False))
-        problem, remedy = problem.format(**told), remedy.format(**told)
-        return kind(f"{name} ({described(operand)}) {problem}; given {shapes}; {remedy}")
-
 
 def native_plan(plan: GpuPlan) -> Plan:
     """A plan as the door takes it."""
@@ -286,15 +188,3 @@ def _native(plan: GpuPlan | Sequence[GpuRegion]) -> Regions:
     if isinstance(plan, GpuPlan):
         return Regions.of(native_plan(plan))
     return Regions.of(*(native_plan(region.plan) for region in plan), row=plan[-1].row, column=plan[-1].column)
-
-
-def unreadable(error: Exception, operands: Operands, names: Sequence[str]) -> DtypeError:
-    """What an operand's framework says of an operand that DLPack cannot describe."""
-    given = ", ".join(f"{name} {described(operand)}" for name, operand in zip(names, operands, strict=True))
-    return DtypeError(f"an operand cannot be read ({error}); given {given}; expected dense tensors on a CUDA device")
-
-
-def _close(door: Door, opened: Opened, ordinal: int) -> None:
-    door.calls.vx_gpu_close(opened.handle)
-    opened.driver.unload(opened.context, opened.modules)
-    opened.driver.release_context(ordinal)

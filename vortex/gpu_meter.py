@@ -69,9 +69,7 @@ class Meter:
         for buffer in self._buffers:
             self.driver.call("cuMemFree_v2", ctypes.c_uint64(buffer))
         self.driver.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-        self._door.calls.vx_gpu_close(self._opened.handle)
-        self.driver.unload(self._opened.context, self._opened.modules)
-        self.driver.release_context(self.ordinal)
+        self._opened.close()
 
     def profile(self, progress: Callable[[float], None] = lambda share: None) -> GpuProfile:
         """Every kernel that can be measured."""

@@ -51,9 +51,11 @@ REASONS: tuple[Refusal, ...] = (
         "has channels that are not contiguous",
         "pass w.contiguous(memory_format=torch.channels_last), made once",
     ),
+    (ShapeError, "has not the axes that are asked for", "name each axis once, counted from the front or the back"),
+    (ShapeError, "has no element to take the maximum of", "reduce over axes that are not empty"),
 )
-"""In the order of the numbers of runtime/gpu_call.h."""
-NEEDS_WORKSPACE, CUDA_ERROR = 12, 15
+"""In the order of the numbers of runtime/gpu_refusals.h."""
+ON_HOST, ON_OTHER, WRONG_SHAPE, NEEDS_WORKSPACE, CUDA_ERROR, WRONG_AXES = 4, 5, 9, 12, 15, 22
 
 CUDA, CUDA_MANAGED, CPU = 2, 13, 1
 """DLPack's device types."""

@@ -43,6 +43,8 @@ LINE = 128
 """Bytes of a line, of which L1 looks up one in a cycle."""
 STEP_SLOTS, NARROW_SLOTS, BLOCK_SLOTS = 40, 64, 192
 """Instructions of a warp in a step, in one of narrow accesses, and outside of steps: about what sm_80's code has."""
+PARAMETERS = ("*X", "*Y", "outer", "depth", "inner", "chunk", "chunks", "scale")
+"""What every kernel takes: pointers, 64-bit extents and a float, in the order of runtime/gpu_reduce.c."""
 NARROW, WIDE = 4, 16
 """Bytes of one access: whether a row or a base lies on multiples of 16 bytes decides, and changes no order of sums."""
 

@@ -13,12 +13,10 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cuda_lower import KernelSource, cuda_target, layout, placed, printed
 from vortex.codegen.cuda_prelude import PRELUDE
-from vortex.gpu_reduction import PIECE, STEPS, ReduceBlock
+from vortex.gpu_reduction import PARAMETERS, PIECE, STEPS, ReduceBlock
 from vortex.reduction_tiles import Family
 
 LANES = 32
-ARGS = ("*X", "*Y", "outer", "depth", "inner", "chunk", "chunks", "scale")
-"""Pointers, 64-bit extents and a float; gpu_reduction_launcher passes them by these names."""
 COMBINE = {
     "sum": ("0.f", "a + b"),
     "mean": ("0.f", "a + b"),
@@ -251,4 +249,4 @@ def source(block: ReduceBlock, kind: str, vector: int, arch: str) -> KernelSourc
     text = placed(printed(function.body, symbol, list(function.params), cuda_target(arch)), offsets)
     text = text.replace("int64_t", "long long")  # which needs no header
     side = block.along if block.family is Family.ROWS else block.across
-    return KernelSource(symbol, text, ARGS, (side, block.threads // side, 1), shared_bytes)
+    return KernelSource(symbol, text, PARAMETERS, (side, block.threads // side, 1), shared_bytes)

@@ -1,10 +1,12 @@
-"""The host code of a GPU's library of reductions: its selector, a shared library for any x86-64 processor."""
+"""The host code of a GPU's library of reductions: selector and door in one shared library for any x86-64 processor."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields
 from pathlib import Path
+
+import tvm_ffi
 
 from vortex.codegen.link import RUNTIME, link
 from vortex.errors import VortexError
@@ -15,6 +17,7 @@ MOST = 64
 """Tiles that a library may have: the room that selecting takes on the stack."""
 RATES = tuple(field.name for field in fields(ReduceRates) if field.name != "fold")
 """Figures of the device that the selector reads, in the order of runtime/gpu_reduce.h."""
+SOURCES = tuple(RUNTIME / name for name in ("gpu_reduce_select.c", "gpu_reduce.c", "gpu_opened.c"))
 
 
 def tables(selector: ReduceSelector) -> str:
@@ -42,8 +45,8 @@ def tables(selector: ReduceSelector) -> str:
 
 
 def build(selector: ReduceSelector, folder: Path) -> bytes:
-    """Link the selector inside the working `folder`."""
+    """Link selector and door inside the working `folder`. Only DLPack's header is used of tvm-ffi."""
     table, target = folder / "gpu_reduce_tables.c", folder / "door.so"
     table.write_text(tables(selector))
-    link(target, [], [table, RUNTIME / "gpu_reduce_select.c"])
+    link(target, [], [table, *SOURCES], [Path(tvm_ffi.libinfo.find_include_path())])
     return target.read_bytes()

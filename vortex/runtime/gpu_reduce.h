@@ -1,11 +1,15 @@
-/* What the selector of a GPU's library of reductions and the launcher (gpu_reduction_native.py, by ctypes) agree on. */
+/* What the selector of a GPU's library of reductions, its door and Python (gpu_reduction_door.py, by ctypes) agree on. */
 #ifndef VORTEX_GPU_REDUCE_H
 #define VORTEX_GPU_REDUCE_H
 
+#include "gpu_place.h"
+
 #include <stdint.h>
 
-#define VX_REDUCE_ABI 1
+#define VX_REDUCE_ABI 2
 #define VX_REDUCE_MOST 64 /* tiles of a library: the room that selecting takes on the stack */
+#define VX_REDUCE_MOST_RANK 64 /* axes of an operand: a bit each */
+#define VX_REDUCE_RUNS (VX_REDUCE_MOST_RANK / 2)
 
 /* A contiguous operand whose axes between are reduced. Extents are at least 1. */
 typedef struct {
@@ -24,6 +28,37 @@ typedef struct {
   double seconds;
   vx_gpu_sweep sweeps[2];
 } vx_gpu_reduce_plan;
+
+/* Which axes a call reduces: a bit for each that is counted from the front, or from the back; how many there are, -1 for all. */
+typedef struct {
+  uint64_t front, back;
+  int32_t count;
+} vx_gpu_axes;
+
+/* A run of neighbours among the reduced axes, over what the runs behind it have left. */
+typedef struct {
+  vx_gpu_view view;
+  vx_gpu_reduce_plan plan;
+} vx_gpu_run;
+
+/* All runs of a call, the last axes first. All sweeps but the last write to the workspace: `need` bytes of it. */
+typedef struct {
+  int64_t count, need;
+  vx_gpu_run runs[VX_REDUCE_RUNS];
+} vx_gpu_reduction;
+
+/* A kernel on the device. */
+typedef struct {
+  void *function;
+  uint32_t block[3], shared_bytes;
+} vx_gpu_reduce_kernel;
+
+typedef struct {
+  vx_gpu_place place;
+  const vx_gpu_reduce_kernel *kernels; /* of each tile the one of narrow accesses, then of wide ones */
+  int32_t is_mean, needs_one;          /* whether results are divided by how many they are of; whether of nothing there is none */
+  int64_t workspace_bytes;             /* that results of chunks may take */
+} vx_gpu_reduce_setup;
 
 /* Generated with the library: gpu_reduction.ReduceBlock, extents as powers of two, and what of the cost no view changes. */
 typedef struct {
