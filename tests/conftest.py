@@ -23,6 +23,8 @@ from vortex.threads import borrow_threads
 if TYPE_CHECKING:
     from gpu_doubles import StubDriver
 
+    from vortex.gpu_library import GpuLibrary
+
 LIBRARY: list[Path] = []
 CORES = os.sched_getaffinity(0)
 """That this process may use, before anything of vortex has run."""
@@ -98,6 +100,14 @@ def fused_conv_library() -> Library:
     """One with an epilogue, of few register tiles: the others are in the library without."""
     library: Library = few_tiles(Conv2d(epilogue=bias() >> residual() >> relu())).library
     return library
+
+
+@pytest.fixture(scope="session")
+def reduction_library(tmp_path_factory: pytest.TempPathFactory) -> GpuLibrary:
+    """A GPU's library of sums."""
+    import reductions
+
+    return reductions.library_of_sums(tmp_path_factory.mktemp("reduce"))
 
 
 @pytest.fixture(scope="session")
