@@ -23,10 +23,19 @@ from reductions import emitted, of_kind, whole_numbers, with_room
 from test_codegen_cuda import an_nvrtc
 
 import vortex
-from vortex import gpu_opened, gpu_reduction_launcher
+from vortex import gpu_opened, gpu_operands, gpu_reduction_launcher
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, VortexError
 from vortex.gpu_library import DOOR, GpuLibrary
-from vortex.gpu_operands import CUDA_ERROR, NEEDS_WORKSPACE, ON_HOST, ON_OTHER, REASONS, WRONG_AXES, WRONG_SHAPE
+from vortex.gpu_operands import (
+    CUDA_ERROR,
+    NEEDS_WORKSPACE,
+    ON_HOST,
+    ON_OTHER,
+    REASONS,
+    WRONG_AXES,
+    WRONG_SHAPE,
+    exchange_api,
+)
 from vortex.gpu_reduction import ITEM, NARROW, WIDE, GpuReducePlan, ReduceSelector
 from vortex.gpu_reduction_door import BAD_RANK, BAD_STRIDES, MOST_RANK, NO_KERNEL, TOO_LARGE
 from vortex.gpu_reduction_launcher import GpuReduce
@@ -130,6 +139,25 @@ class TestCalls:
         given = kind(out)
         assert opened(driver, library)(kind(aligned(x)), 1, given, keepdims=True) is given
         assert (out == x.sum(axis=1, keepdims=True)).all()
+
+    def test_tensors_of_torch_through_its_own_exchange_api(
+        self, driver: StubDriver, library: GpuLibrary, monkeypatch: pytest.MonkeyPatch
+    ):
+        """In memory of the host, which is called a device's."""
+        torch = pytest.importorskip("torch")
+        monkeypatch.setattr(gpu_operands, "CPU", gpu_operands.CUDA)
+        reduce, x = opened(driver, library), torch.from_numpy(aligned(whole_numbers(4, 6, 8)))
+        reduce._exchange[torch.Tensor] = driver.calls.stub_exchange(exchange_api(torch.Tensor))
+        driver.calls.stub_set_stream(321)
+        out = torch.empty((1, 6, 1))
+        assert reduce(x, (0, 2), out, keepdims=True) is out
+        assert torch.equal(out, x.sum((0, 2), keepdim=True)) and torch.equal(reduce(x, -1), x.sum(-1))
+        assert torch.equal(reduce(x[1:, 2:4].contiguous()), x[1:, 2:4].sum())
+        with pytest.raises(ShapeError, match="not contiguous"):
+            reduce(x[:, 2:4], -1)
+        with pytest.raises(DtypeError, match="float32"):
+            reduce(x.double(), -1)
+        assert {launch.stream for launch in driver.launches} == {321}
 
     @pytest.mark.parametrize(("offset", "width", "vector"), [(0, 40, WIDE), (4, 40, NARROW), (0, 41, NARROW)])
     def test_alignment_chooses_the_accesses_and_no_bit(
