@@ -131,7 +131,7 @@ class GpuReduce(OnDevice):
         if status & 0xFF not in (WRONG_AXES, WRONG_SHAPE):
             return super()._refusal(status, operands, told)
         x, out = operands
-        expected = self._shape(x, told.axis, told.keepdims)
+        expected = self._shape(x, told.axis, told.keepdims)  # raises where it is the axes that are wrong
         given = f"x {described(x)}, axis={told.axis!r}"
         return ShapeError(f"out is {described(out)}; expected shape {expected} for {given}")
 
