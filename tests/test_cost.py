@@ -14,6 +14,7 @@ from vortex import loads
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
 from vortex.plans import Grid, OperandB, Shape
+from vortex.rates import EFFECTS
 from vortex.selector import Selector
 from vortex.specs import cpus, load_spec, what_if
 
@@ -302,6 +303,38 @@ def test_lines_of_c_that_push_each_other_out_are_waited_for_again():
     for m, n in ((512, 1040), (512, 264), (8, 1024)):
         assert longer("epyc-zen3", m, n, 5) == 0
     assert longer("epyc-zen4", 512, 1024, 5) == 0  # a vector is a line
+
+
+def test_vectors_of_sums_that_reach_into_the_next_row_are_waited_for():
+    """By the held family, for each step of k after the first, on a core that starts one multiply-add in a cycle."""
+
+    def longer(name: str, n: int, k: int) -> float:
+        """Cycles a row."""
+        spec = load_spec(name)
+        one = selector(spec, [strategy for strategy in found(spec).strategies if strategy.stage.held][:1])
+        whole = replace(one, rates=replace(one.rates, held_torn=0.0))
+        (seen,), (without,) = (np.asarray(by.costs(Shape(1024, n, k), ONE_TASK, 1).total) for by in (one, whole))
+        assert seen < NEVER
+        return float(seen - without) * spec.clock_hz / 1024
+
+    (held,) = {strategy.l1.k for strategy in found(load_spec("epyc-zen4")).strategies if strategy.stage.held}
+    assert longer("epyc-zen4", 12, 3 * held) == pytest.approx(2 * EFFECTS.held_torn_cycles, rel=0.01)
+    for columns in (8, 16, 28):
+        assert longer("epyc-zen4", columns, 3 * held) == 0, "as many rows fill a vector, or none is within another"
+    assert longer("epyc-zen4", 12, held) == 0
+    assert longer("xeon-8255c", 12, 3 * held) == 0
+
+
+@pytest.mark.parametrize("family", ["held", "streamed"])
+def test_loads_and_stores_hide_beside_multiply_adds_that_leave_room(family):
+    """Where a core starts one multiply-add in a cycle: then sums cost next to nothing if k is long."""
+    spec = load_spec("epyc-zen4")
+    one = selector(spec, [strategy for strategy in found(spec).strategies if getattr(strategy.stage, family)][:1])
+    assert one.rates.roomy
+    crowded = replace(one, rates=replace(one.rates, roomy=0.0, streamed_torn=0.0))
+    (hidden,), (seen,) = (np.asarray(by.costs(Shape(16, 512, 20), ONE_TASK, 1).total) for by in (one, crowded))
+    assert 0.6 * seen < hidden < 0.95 * seen
+    assert not selector(load_spec("xeon-8255c"), one.strategies).rates.roomy
 
 
 def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():

@@ -83,11 +83,24 @@ def dot_products(
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
 
+def beside(ops: Arithmetic, rates: Rates, moved: Value, arithmetic: Value) -> Value:
+    """What is seen of loads and stores beside multiply-adds: all of them, unless those leave room."""
+    return exposed(ops, moved, arithmetic) if rates.roomy else moved
+
+
 def recurring(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
     """Seconds that the held family waits for lines of C it was at before, where its rows begin in few sets of L1."""
     share = gathered(ops, rates, o.n)
     visits = t.rows * (t.panels * t.steps - t.columns * (FLOAT / rates.line_bytes))
     return ops.where(t.rows * share <= rates.l1_ways, 0.0, share * rates.held_recurring * ops.most(visits, 0.0))
+
+
+def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
+    """Seconds that further steps of k wait for sums whose vectors reach into the next rows, just stored under a mask:
+    of rows shorter than a vector, unless so many fill one."""
+    rows = rates.lanes / ops.most(o.n, 1.0)
+    reaching = ops.where(rows - ops.floor(rows + EPSILON) <= EPSILON, 0.0, ops.where(rows > 1.0, t.rows, 0.0))
+    return rates.held_torn * (t.steps - 1.0) * reaching
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:
@@ -107,14 +120,14 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented
     multiplying = k * rates.multiply_add * ((t.panels - 1.0) * rates.held_step + narrow) * waiting
     body = t.steps * (ops.most(rates.held_row, strided) * t.rows)
     rounds = ops.ceil(t.rows / s.tile_m - EPSILON) * (t.steps * rates.held_enter + k * rates.held_load)
-    compute = ops.name("held_compute", multiplying + t.panels * (body + rounds))
     # A passes again for each vector of columns, and C for each step of k: out of L2 if L1 has no room for a round.
     # Shorter ones, which a grid makes, were no faster.
     from_a = ops.where(FLOAT * k * s.tile_m <= rates.l1_bytes, 0.0, (t.panels - 1.0) * FLOAT * k * t.rows)
     in_l1 = (FLOAT * ops.least(k, s.tile_k) + rates.line_bytes) * s.tile_m
     from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (t.steps - 1.0) * t.panels * rates.line_bytes * t.rows)
-    again = (from_a + from_c) * rates.l2_byte
-    return compute + exposed(ops, stream, compute) + waits + again + recurring(ops, rates, t, o)
+    moved = t.panels * body + (from_a + from_c) * rates.l2_byte
+    compute = ops.name("held_compute", multiplying + t.panels * rounds + beside(ops, rates, moved, multiplying))
+    return compute + exposed(ops, stream, compute) + waits + recurring(ops, rates, t, o) + torn(ops, rates, t, o)
 
 
 def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
@@ -127,8 +140,9 @@ def streamed_rows(
 ) -> Value:
     """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
 
-    What B takes to come and what is done with it add up: a core waits for the lines of the rows that it has begun.
-    Panels of a packed B are few long streams, all of k at once, which hardware brings meanwhile.
+    What B takes to come and what is done with it add up, if arithmetic leaves no room: a core waits for the lines of
+    the rows that it has begun. Panels of a packed B are few long streams, all of k at once, which hardware brings
+    meanwhile.
     """
     passes = ops.ceil(t.rows * s.per_row - EPSILON)
     vectors = ops.name("streamed_vectors", ops.ceil(t.columns * (s.vectors * s.per_width) - EPSILON))
@@ -137,8 +151,9 @@ def streamed_rows(
     steps = ops.where(prepacked > 0.5, 1.0, t.steps)
     sums = vectors * steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
-    seen = ops.where(prepacked > 0.5, exposed(ops, stream, body), stream)
-    return body + sums + steps * passes * rates.tile_enter + again + seen
+    loose = beside(ops, rates, sums + again + stream, body) + vectors * k * rates.streamed_torn
+    seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
+    return body + steps * passes * rates.tile_enter + seen
 
 
 def streamed_serves(ops: Arithmetic, s: Strategies, rows: Value, k: Value, a_is_col: Value, prepacked: Value) -> Value:

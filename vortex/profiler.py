@@ -210,6 +210,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     small = spec.kept_pages > 0
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
+    roomy = float(isa.issue_per_cycle <= 1)
     crowded_rows = max(l2.capacity_bytes // l2.shared_by // crowded_bytes, 1)
     return Rates(
         call=EFFECTS.call_s,
@@ -272,11 +273,14 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         fold=EFFECTS.fold * vectors.cycles / (vectors.issue_per_cycle * clock),
         held_step=max(1.0, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_narrow=max(0.5, EFFECTS.held_step_cycles * isa.issue_per_cycle),
-        held_row=EFFECTS.held_row_cycles / clock,
+        held_row=(EFFECTS.held_roomy_row_cycles if roomy else EFFECTS.held_row_cycles) / clock,
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
         held_late=EFFECTS.held_late,
         held_recurring=EFFECTS.held_recurring_cycles / clock,
+        held_torn=roomy * EFFECTS.held_torn_cycles / clock,
+        roomy=roomy,
+        streamed_torn=roomy * EFFECTS.streamed_torn_cycles / clock,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,

@@ -147,7 +147,13 @@ class Rates:
     held_late: float
     """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector."""
     held_recurring: float
-    """Seconds that it waits for a line of C it was at before, if all rows begin in the same set of L1."""
+    """Seconds that it waits for a line of C it was at before, if all rows begin in the same set of L1,"""
+    held_torn: float
+    """and for a vector of sums that reaches into the next row, which was stored just before."""
+    roomy: float
+    """1 where multiply-adds leave room for the loads and stores of the held and the streamed family, else 0."""
+    streamed_torn: float
+    """Seconds for a vector of a plain B that the streamed family reads beside them, across two lines."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""
@@ -187,7 +193,7 @@ class Effects:
     tile_share: float = 0.5
     """The same under tiles of AMX, past which as much streams in a fifth of the time (Granite Rapids: 1024 rows of 384
     words took 1.2 times what half as many took)."""
-    outer_share: float = 0.65
+    outer_share: float = 0.5
     """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
     outer_core_bytes: int = 1 << 25
     """Of the outermost cache for each core, at most: no processor has more. A guest with two cores is told of 480 MB on
@@ -274,6 +280,8 @@ class Effects:
     """Cycles in which the held family does one multiply-add, at best."""
     held_row_cycles: float = 2.3
     """Cycles in which it begins and stores a vector of C,"""
+    held_roomy_row_cycles: float = 3.5
+    """beside multiply-adds of which a core starts one in a cycle, as a Zen 4 does,"""
     held_enter_cycles: float = 30.0
     """gets into its kernel,"""
     held_load_cycles: float = 1.0
@@ -283,6 +291,10 @@ class Effects:
     held_recurring_cycles: float = 24.0
     """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
     in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
+    held_torn_cycles: float = 8.7
+    """Cycles for a vector of sums that reaches into the next row,"""
+    streamed_torn_cycles: float = 0.6
+    """and of the streamed family for one of a plain B. Both of such a core: a Zen 3 and a Zen 5 have neither."""
     tile_enter_cycles: float = 12.0
     """Cycles between one micro-kernel and the next in an L1 nest,"""
     tile_row_cycles: float = 2.6

@@ -87,7 +87,7 @@ def fenced(product: Any) -> Term:
     return Term(tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", product))
 
 
-INTERMEDIATES = 112
+INTERMEDIATES = 128
 
 
 class TirArithmetic:
