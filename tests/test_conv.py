@@ -88,6 +88,9 @@ CASES = [
         (2, 9, 30, 20), (20, 1, 4, 2), {"dilation": 2, "groups": 20, "padding": 1}, id="depthwise, odd filter"
     ),
     pytest.param((2, 9, 2, 600), (600, 1, 3, 3), {"groups": 600, "padding": 1}, id="depthwise, many channels"),
+    pytest.param((3, 12, 19, 37), (37, 1, 3, 3), {"groups": 37, "padding": (4, 1, 2, 5)}, id="depthwise, asymmetric"),
+    pytest.param((3, 12, 19, 37), (37, 1, 3, 3), {"groups": 37, "padding": 1, "stride": 2}, id="depthwise, strided"),
+    pytest.param((2, 14, 14, 512), (512, 1, 3, 3), {"groups": 512, "padding": 1}, id="depthwise, few sets of L1"),
     pytest.param((2, 9, 31, 20), (20, 2, 3, 3), {"padding": 1, "groups": 10}, id="groups in vectors of 2"),
     pytest.param((2, 9, 30, 84), (84, 4, 3, 3), {"padding": (0, 2, 5, 1), "stride": 2, "groups": 21}, id="of 4"),
     pytest.param((1, 9, 9, 104), (104, 8, 3, 3), {"padding": 2, "dilation": 2, "groups": 13}, id="of 8, dilated"),
@@ -146,6 +149,20 @@ class TestResults:
         wide, w = integers(2, 9, 40, 8), integers(20, channels, 3, 5, seed=1)
         for x in (wide[..., 2 : 2 + channels], wide[:, :, ::3, :channels], wide[:, ::2, :, :channels]):
             assert (conv(x, w, padding=2) == conv.operator.reference(x, w, padding=2)).all()
+
+    @pytest.mark.parametrize("stride", [1, 2])
+    @pytest.mark.parametrize("width", [1, 2, 3, 4, 9, 16, 23])
+    def test_depthwise_rows_are_what_each_is_alone(self, conv: ConvKernel, width: int, stride: int):
+        """To the bit: tiles that walk down rows, if the machine has registers for them, add in the order of others."""
+        channels, rng = 21, np.random.default_rng(width)
+        x = rng.standard_normal((1, 13, width, channels), dtype=np.float32)
+        w = rng.standard_normal((channels, 1, 3, 3), dtype=np.float32)
+        y = conv(x, w, padding=1, stride=stride, groups=channels)
+        for row in range(y.shape[1]):
+            first, end = max(row * stride - 1, 0), min(row * stride + 2, x.shape[1])
+            missing = (first - (row * stride - 1), row * stride + 2 - end)
+            alone = conv(x[:, first:end], w, padding=(*missing, 1, 1), stride=stride, groups=channels)
+            assert alone.shape[1] == 1 and (alone[:, 0] == y[:, row]).all()
 
     def test_depthwise_from_memory(self, conv: ConvKernel):
         """Rows are fetched ahead where operands are many: the bits are those of fewer channels at a time."""

@@ -97,6 +97,7 @@ MODULES = (
     "codegen.cpu_load",
     "codegen.cpu_pack",
     "codegen.cpu_depthwise",
+    "codegen.cpu_falling",
     "codegen.trees",
     "codegen.cpu_masks",
     "codegen.lower",

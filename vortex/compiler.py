@@ -96,7 +96,7 @@ def compile(
         used = tuple(f"{name} {found}" for name, found in versions.items())
         profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype, words)
         clock.lap("measure")
-        more = conv_tasks(shapes) if isinstance(operator, Conv2d) else []
+        more = conv_tasks(shapes, vectors.registers) if isinstance(operator, Conv2d) else []
         others = emission.start([*tasks.rest, *more])  # what nobody times is emitted while strategies are chosen
         progress("analyzing strategies", 0.4)
         machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()

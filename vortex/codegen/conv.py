@@ -19,6 +19,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
+from vortex.codegen.cpu_falling import FALLING, REGISTERS, falling_kernel, falling_symbol
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL
 from vortex.codegen.cpu_tile import stream_ir
@@ -38,6 +39,10 @@ NEAR = 0.6
 KEPT = 0.5
 """Share of what operands may take of the outermost cache from which on they are fetched as if from memory."""
 MOST_ROWS = 33
+SOURCES = (
+    "conv.c", "conv_depthwise.c", "conv_falling.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c",
+)  # fmt: skip
+"""Of `runtime/`."""
 
 
 def served(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -59,6 +64,10 @@ def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: s
     compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
 
 
+def _emit_falling(tiles: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([falling_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+
+
 def _emit_grouped(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
     compile_object([sliding_kernel(*tile, lanes, grouped=True) for tile in tiles], cpu_target(llvm_cpu), path)
 
@@ -67,14 +76,15 @@ def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) 
     compile_object(winograd_kernels(tiles, lanes), cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
 
 
-def conv_tasks(shapes: Sequence[tuple[int, int]]) -> list[Task]:
+def conv_tasks(shapes: Sequence[tuple[int, int]], registers: int) -> list[Task]:
     """The object files of the direct and the depthwise micro-kernels, and of the Winograd transforms."""
     tiles = served(shapes)
     batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
     own = ((_emit_sliding, tiles) for tiles in slides)
-    return [*others, *own, *((_emit_tiles, batch) for batch in batches)]
+    walks = [(_emit_falling, FALLING)] if registers >= REGISTERS else []
+    return [*others, *walks, *own, *((_emit_tiles, batch) for batch in batches)]
 
 
 def entries(named: Sequence[tuple[str, str]]) -> str:
@@ -103,16 +113,24 @@ def conv_addition(
         for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
         for tile in tiles
     ]
+    falling = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12]) + ")"
+    falls = [
+        (falling_symbol(stride, pixels), f"[{stride}][{pixels}]")
+        for stride, pixels in FALLING
+        if selector.rates.registers >= REGISTERS
+    ]
     load = "(const float *, float *, int64_t, int64_t, int64_t, int64_t)"
     table = (
         *([f"extern int32_t {PROLOGUE_SYMBOL}{load};"] if begins else []),
         f"const vx_load vx_conv_begin = {PROLOGUE_SYMBOL if begins else 0};",
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
         *(f"extern int32_t {symbol}{depthwise};" for symbol, _ in (*single, *slides)),
+        *(f"extern int32_t {symbol}{falling};" for symbol, _ in falls),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",
         f"const int64_t vx_conv_tallest[VX_CONV_VECTORS] = {{{', '.join(map(str, tallest(shapes)))}}};",
         f"const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1] = {{{entries(single)}}};",
         f"const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{entries(slides)}}};",
+        f"const vx_falling_tile vx_falling_tiles[3][VX_DEPTHWISE + 1] = {{{entries(falls)}}};",
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
         f"const int64_t vx_conv_far = {round(selector.rates.l2_bytes * BLOCK)};",
         f"const int64_t vx_conv_kept = {round(selector.rates.l2_bytes)};",
@@ -121,7 +139,7 @@ def conv_addition(
         *winograd_table(lanes, round(selector.rates.registers)),
     )
     return Addition(
-        sources=("conv.c", "conv_depthwise.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c"),
+        sources=SOURCES,
         table=table,
         costs=(
             costs(selector.rates, selector.table, lanes, CONV),

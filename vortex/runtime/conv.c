@@ -228,7 +228,9 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
     if (streams && vx_store_past && work->sums_floats <= SUMS) p.sums = sums;
-    for (p.s = 0; p.s < c->kernel_w; p.s = p.s_end) {
+    int falls = work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h));
+    if (falls) vx_conv_falling(&p, unit, end);
+    for (p.s = falls ? c->kernel_w : 0; p.s < c->kernel_w; p.s = p.s_end) {
       p.s_end = smaller(p.s + work->pass_s, c->kernel_w);
       for (p.r = 0; p.r < c->kernel_h; p.r = p.r_end) {
         p.r_end = smaller(p.r + work->pass_r, c->kernel_h);

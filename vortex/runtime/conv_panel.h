@@ -73,4 +73,8 @@ void vx_conv_depthwise(const panel *p, int64_t unit);
 void vx_conv_sliding(const panel *p, int64_t unit);
 int vx_conv_slides(const vx_conv *c);
 
+/* conv_falling.c: output rows `unit` to `end`, tiles of which walk down; and whether they can, so many rows at a time. */
+void vx_conv_falling(const panel *p, int64_t unit, int64_t end);
+int vx_conv_falls(const panel *p, int64_t rows);
+
 #endif
