@@ -36,9 +36,10 @@ from vortex.gpu_operands import (
     WRONG_SHAPE,
     exchange_api,
 )
-from vortex.gpu_reduction import ITEM, NARROW, WIDE, GpuReducePlan, ReduceSelector
+from vortex.gpu_reduction import ITEM, NARROW, WIDE, GpuReducePlan, ReduceSelector, Sweep
 from vortex.gpu_reduction_door import BAD_RANK, BAD_STRIDES, MOST_RANK, NO_KERNEL, TOO_LARGE
 from vortex.gpu_reduction_launcher import GpuReduce
+from vortex.reduction_tiles import Family
 
 
 @pytest.fixture(scope="module")
@@ -435,6 +436,92 @@ class TestDoor:
         manifest = replace(library.manifest, entries=(replace(first, args=("*X", "alpha")), *others))
         with pytest.raises(LibraryError, match=r"takes \('\*X', 'alpha'\), unknown here; compile it again"):
             GpuReduce(replace(library, manifest=manifest), 0)
+
+
+def given_plan(reduce: GpuReduce, *sweeps: tuple[int, int]) -> GpuReducePlan:
+    """Of tiles and chunks alone, which is all that the door is told."""
+    blocks = reduce.selector.blocks
+    return GpuReducePlan(tuple(Sweep(tile, blocks[tile % len(blocks)], 0, 0, 0, c, 0, False) for tile, c in sweeps), 0)
+
+
+@a_compiler
+@an_nvrtc
+class TestGivenPlans:
+    @an_emulator
+    @pytest.mark.parametrize("kind", ["sum", "max", "mean"])
+    @pytest.mark.parametrize("view", [(5, 1300, 1), (2, 300, 36)])
+    def test_every_tile_whole_and_cut(
+        self, driver: StubDriver, library: GpuLibrary, kind: str, view: tuple[int, int, int]
+    ):
+        reduce, x = opened(driver, library, kind), whole_numbers(*view)
+        selector, expected = reduce.selector, getattr(x, kind)(axis=1)
+        for index in selector.serving(view):
+            for parts in (1, 2):
+                first = selector.cut(index, view, parts, False)
+                sweeps = (first,) if first.chunks == 1 else (first, selector.second(first)[1])
+                out, count = tensor(*expected.shape), len(driver.launches)
+                assert reduce.run_planned(GpuReducePlan(sweeps, 0), ExchangeTensor(aligned(x)), 1, out) is out
+                assert np.allclose(out.array, expected, 1e-6) and (kind == "mean" or (out.array == expected).all())
+                ran = driver.launches[count:]
+                symbols = [launch.name.decode().rpartition("_v")[0] for launch in ran]
+                assert symbols == [sweep.block.symbol(kind, WIDE).rpartition("_v")[0] for sweep in sweeps]
+                assert [launch.grid[0] for launch in ran] == [sweep.blocks for sweep in sweeps]
+
+    @an_emulator
+    def test_the_selected_plan_is_the_call(self, driver: StubDriver, library: GpuLibrary):
+        reduce = opened(driver, library)
+        for shape, axis in (((300_001,), None), ((4, 6, 8), (0, 2)), ((3, 5, 70, 5, 3), (0, 2, 4))):
+            x = ExchangeTensor(aligned(np.random.default_rng(1).standard_normal(shape).astype(np.float32)))
+            called, planned = reduce(x, axis, keepdims=True), tensor(*np.sum(x.array, axis, keepdims=True).shape)
+            reduce.run_planned(reduce.plan(shape, axis), x, axis, planned, keepdims=True, stream=5)
+            assert planned.array.tobytes() == called.array.tobytes()
+            half = len(driver.launches) // 2
+            assert [launch.name for launch in driver.launches[:half]] == [
+                launch.name for launch in driver.launches[half:]
+            ]
+            assert {launch.stream for launch in driver.launches[half:]} == {5}
+            driver.calls.stub_reset()
+            driver.on_launch(emulating(reduce))
+
+    def test_plans_that_do_not_fit_are_refused(self, driver: StubDriver, library: GpuLibrary):
+        reduce, x, out = GpuReduce(library, 0), tensor(40_000, 2), tensor(2)
+        blocks = reduce.selector.blocks
+        columns = [index for index, block in enumerate(blocks) if block.family is Family.COLUMNS]
+        rows, fine = columns[0] - 1, columns[0]
+        step, most = blocks[fine].step, 1 << 20
+        bad: Sequence[tuple[tuple[int, int], ...]] = (
+            (),
+            ((rows, most),),
+            ((-1, most),),
+            ((len(blocks), most),),
+            ((fine, 0),),
+            ((fine, -step),),
+            ((fine, step + 1), (fine, most)),
+            ((fine, 4 * step),),
+            ((fine, 4 * step), (rows, most)),
+            ((fine, step), (fine, step), (fine, most)),
+            ((fine, most), (fine, most)),
+        )
+        for sweeps in bad:
+            with pytest.raises(OperandError, match=r"x .* cannot be served by the given plan"):
+                reduce.run_planned(given_plan(reduce, *sweeps), x, 0, out)
+        with pytest.raises(OperandError, match="cannot be served by the given plan"):
+            reduce.run_planned(given_plan(reduce, (fine, most)), tensor(0, 2), 0, out)
+        with pytest.raises(ShapeError, match=r"expected shape \(2,\)"):
+            reduce.run_planned(given_plan(reduce, (fine, most)), x, 0, tensor(3))
+        assert not driver.launches
+        for sweeps in (((fine, most),), ((fine, 4 * step), (fine, 40_000))):
+            reduce.run_planned(given_plan(reduce, *sweeps), x, 0, out)
+        assert len(driver.launches) == 3
+        with pytest.raises(DeviceError, match="runs on no device"):
+            unopened(library).run_planned(given_plan(reduce, (fine, most)), x, 0, out)
+
+
+def unopened(library: GpuLibrary) -> GpuReduce:
+    """As where no device is."""
+    reduce = GpuReduce(library, 0)
+    reduce._handle = 0
+    return reduce
 
 
 @a_compiler

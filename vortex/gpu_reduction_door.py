@@ -17,7 +17,7 @@ from vortex.gpu_reduction import NARROW, PARAMETERS, WIDE, GpuReducePlan, Reduce
 from vortex.native import Signatures, host_code
 from vortex.operands import Refusal
 
-ABI = 2
+ABI = 3
 MOST_RANK = 64
 """Axes that an operand may have: the door keeps a bit for each."""
 MOST_RUNS = MOST_RANK // 2
@@ -51,6 +51,14 @@ class _Run(ctypes.Structure):
 
 class _Runs(ctypes.Structure):
     _fields_ = (("count", ctypes.c_int64), ("need", ctypes.c_int64), ("runs", _Run * MOST_RUNS))
+
+
+class _GivenSweep(ctypes.Structure):
+    _fields_ = (("tile", ctypes.c_int64), ("chunk", ctypes.c_int64))
+
+
+class _Given(ctypes.Structure):
+    _fields_ = (("sweeps", ctypes.POINTER(_GivenSweep)), ("count", ctypes.c_int64))
 
 
 class _Kernel(ctypes.Structure):
@@ -95,7 +103,10 @@ class ReduceDoor:
             "vx_gpu_reduce_time_selection": (ctypes.c_double, (view, long, number, long)),
             "vx_gpu_reduce_open": opening(_Setup),
             "vx_gpu_reduce": (long, (pointer, pointer, thing, thing, *axes, number, pointer, number)),
-            "vx_gpu_reduce_described": (long, (pointer, pointer, *axes, number, pointer, pointer, long)),
+            "vx_gpu_reduce_described": (
+                long,
+                (pointer, pointer, *axes, number, pointer, pointer, long, ctypes.POINTER(_Given)),
+            ),
         }
         self.calls, self.blocks = host_code(code, signatures, "vx_gpu_reduce_abi", ABI), blocks
 
@@ -130,6 +141,14 @@ class ReduceDoor:
     def time_selection(self, view: View, room: int, is_warm: bool, repeats: int) -> float:
         """Seconds of one selection, the mean of `repeats`."""
         return float(self.calls.vx_gpu_reduce_time_selection(_View(*view), room, is_warm, repeats)) / repeats
+
+
+def given_sweeps(plan: GpuReducePlan | None) -> Any:
+    """The sweeps of a plan as the door takes them; None for the selected ones."""
+    if plan is None:
+        return None
+    rows = [_GivenSweep(sweep.index, sweep.chunk) for sweep in plan.sweeps]
+    return _Given((_GivenSweep * len(rows))(*rows), len(rows))
 
 
 def axis_bits(axis: Any) -> tuple[int, int, int]:

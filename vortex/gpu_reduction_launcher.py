@@ -23,7 +23,7 @@ from vortex.gpu_operands import (
     refuse_gradients,
 )
 from vortex.gpu_reduction import GpuReducePlan, ReduceSelector
-from vortex.gpu_reduction_door import ReduceDoor, Runs, axis_bits, open_on, reason
+from vortex.gpu_reduction_door import ReduceDoor, Runs, axis_bits, given_sweeps, open_on, reason
 from vortex.gpu_reduction_explain import GpuReduceExplanation
 from vortex.operands import Refusal
 from vortex.reduction import normalized_axes
@@ -40,6 +40,8 @@ class Asked:
     keepdims: bool
     workspace: Any = None
     """Lent for this call alone."""
+    plan: GpuReducePlan | None = None
+    """Instead of the selected one."""
 
 
 class GpuReduce(OnDevice):
@@ -107,11 +109,21 @@ class GpuReduce(OnDevice):
 
     def _submit(self, operands: Operands, told: Asked, stream: int) -> int:
         how = *axis_bits(told.axis), 1 if told.keepdims else 0, stream
-        if told.workspace is None and (api := self._api_of_all(operands)):
+        if told.workspace is None and told.plan is None and (api := self._api_of_all(operands)):
             return int(self._reduce(self._handle, api, *operands, *how, 1))
         lent = (None, -1) if told.workspace is None else self._lent(told.workspace)
         tensors, _keep = self._read(operands)
-        return int(self._door.calls.vx_gpu_reduce_described(self._handle, tensors, *how, *lent))
+        return int(
+            self._door.calls.vx_gpu_reduce_described(self._handle, tensors, *how, *lent, given_sweeps(told.plan))
+        )
+
+    def run_planned(
+        self, plan: GpuReducePlan, x: Any, axis: Any, out: Any, *, keepdims: bool = False, stream: Any = None
+    ) -> Any:
+        """Run the sweeps of a given plan instead of the selected one; otherwise as a call."""
+        if not self._handle:
+            raise self._unusable()
+        return self._in_full((x, out), Asked(axis, keepdims, plan=plan), stream, None)
 
     def _shape(self, x: Any, axis: Any, keepdims: bool) -> tuple[int, ...]:
         """Of the result. Raises ShapeError for axes that `x` has not."""

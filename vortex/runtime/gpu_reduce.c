@@ -101,11 +101,18 @@ static int fits(const dense *out, const dense *x, uint64_t axes, int32_t keeps) 
 /* Bytes of the workspace that a sweep takes, unless it is the last. */
 static inline int64_t written(const vx_gpu_sweep *s) { return rounded(ITEM * s->outer * s->chunks * s->inner, PLACE); }
 
+/* The chosen plan of a run, or the one that comes next among the given sweeps. */
+static int64_t plan_run(vx_gpu_run *run, int64_t room, int32_t is_warm, vx_gpu_given *given) {
+  if (given) return vx_gpu_reduce_take(&run->view, given, &run->plan) ? 0 : REFUSE(BAD_PLAN, OPERAND_X);
+  vx_gpu_reduce_choose(&run->view, room, is_warm, &run->plan);
+  return run->plan.count ? 0 : REFUSE(NO_KERNEL, OPERAND_X);
+}
+
 /* One run of neighbours after the other, from the last axes on, so that what is left for the others is contiguous. An empty axis,
  * for which nothing runs, is taken as one element. */
-static int64_t plan_runs(const int64_t *shape, int32_t rank, uint64_t axes, int64_t room, vx_gpu_reduction *out) {
+static int64_t plan_runs(const int64_t *shape, int32_t rank, uint64_t axes, int64_t room, vx_gpu_given *given, vx_gpu_reduction *out) {
   uint64_t left = axes;
-  int64_t last = 0;
+  int64_t last = 0, refused;
   out->count = out->need = 0;
   if (elements(shape, below(rank), 1) == MOST_ELEMENTS) return REFUSE(TOO_LARGE, OPERAND_X);
   do {
@@ -115,14 +122,13 @@ static int64_t plan_runs(const int64_t *shape, int32_t rank, uint64_t axes, int6
     run->view.outer = elements(shape, below(first), 1);
     run->view.depth = elements(shape, below(end) & ~below(first), 1);
     run->view.inner = elements(shape, below(rank) & ~below(end) & ~axes, 1);
-    vx_gpu_reduce_choose(&run->view, room, out->count > 0, &run->plan);
-    if (!run->plan.count) return REFUSE(NO_KERNEL, OPERAND_X);
+    if ((refused = plan_run(run, room, out->count > 0, given))) return refused;
     for (int64_t i = 0; i < run->plan.count; i++) out->need += last = written(&run->plan.sweeps[i]);
     out->count++;
     left &= below(first);
   } while (left);
   out->need -= last;
-  return 0;
+  return given && given->count ? REFUSE(BAD_PLAN, OPERAND_X) : 0;
 }
 
 /* What writes so many results of no element each. */
@@ -137,7 +143,7 @@ static int64_t plan_nothing(int64_t results, vx_gpu_reduction *out) {
   return 0;
 }
 
-static int64_t open_call(const library *of, const DLTensor *tensors, vx_gpu_axes asked, int32_t keeps, call *c) {
+static int64_t open_call(const library *of, const DLTensor *tensors, vx_gpu_axes asked, int32_t keeps, vx_gpu_given *given, call *c) {
   dense x, out;
   uint64_t axes;
   int64_t refused;
@@ -152,9 +158,9 @@ static int64_t open_call(const library *of, const DLTensor *tensors, vx_gpu_axes
   c->x = x.data;
   c->out = out.data;
   c->scale = !of->setup.is_mean ? 1.0f : depth ? (float)(1.0 / (double)depth) : __builtin_inff(); /* of no sum, not a number */
-  if (!depth) return plan_nothing(results, &c->plan);
+  if (!depth) return given ? REFUSE(BAD_PLAN, OPERAND_X) : plan_nothing(results, &c->plan);
   if (x.data < out.data + ITEM * results && out.data < x.data + ITEM * times(results, depth)) return REFUSE(OVERLAPS, OPERAND_X);
-  return plan_runs(x.shape, x.rank, axes, of->setup.workspace_bytes, &c->plan);
+  return plan_runs(x.shape, x.rank, axes, of->setup.workspace_bytes, given, &c->plan);
 }
 
 /* Whether pieces begin on multiples of 16 bytes follows from base and extents; it changes no order of sums. */
@@ -211,16 +217,17 @@ EXPORT int64_t vx_gpu_reduce(library *of, const DLPackExchangeAPI *api, void *x,
   call c;
   void *objects[2] = {x, out};
   int64_t refused = vx_gpu_read_objects(&of->on, api, objects, 2, tensors, &stream, has_stream);
-  if (!refused) refused = open_call(of, tensors, (vx_gpu_axes){front, back, count}, keeps, &c);
+  if (!refused) refused = open_call(of, tensors, (vx_gpu_axes){front, back, count}, keeps, NULL, &c);
   return refused ? refused : run(of, &c, stream, NULL, -1);
 }
 
-/* Operands by their DLPack descriptions. */
+/* Operands by their DLPack descriptions; by `given` sweeps, if there are any: what the evaluation and the check of every kernel call. */
 EXPORT int64_t vx_gpu_reduce_described(library *of, const DLTensor *const *operands, uint64_t front, uint64_t back, int32_t count,
-                                       int32_t keeps, void *stream, void *lent, int64_t lent_bytes) {
+                                       int32_t keeps, void *stream, void *lent, int64_t lent_bytes, const vx_gpu_given *given) {
   DLTensor tensors[2] = {*operands[OPERAND_X], *operands[OPERAND_OUT]};
+  vx_gpu_given left = given ? *given : (vx_gpu_given){0};
   call c;
-  int64_t refused = open_call(of, tensors, (vx_gpu_axes){front, back, count}, keeps, &c);
+  int64_t refused = open_call(of, tensors, (vx_gpu_axes){front, back, count}, keeps, given ? &left : NULL, &c);
   return refused ? refused : run(of, &c, stream, lent, lent_bytes);
 }
 
@@ -229,5 +236,5 @@ EXPORT int64_t vx_gpu_reduce_runs(const int64_t *shape, int32_t rank, uint64_t f
                                   vx_gpu_reduction *plan) {
   uint64_t axes;
   int64_t refused = read_axes((vx_gpu_axes){front, back, count}, rank, &axes);
-  return refused ? refused : plan_runs(shape, rank, axes, room, plan);
+  return refused ? refused : plan_runs(shape, rank, axes, room, NULL, plan);
 }

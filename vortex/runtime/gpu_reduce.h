@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#define VX_REDUCE_ABI 2
+#define VX_REDUCE_ABI 3
 #define VX_REDUCE_MOST 64 /* tiles of a library: the room that selecting takes on the stack */
 #define VX_REDUCE_MOST_RANK 64 /* axes of an operand: a bit each */
 #define VX_REDUCE_RUNS (VX_REDUCE_MOST_RANK / 2)
@@ -28,6 +28,17 @@ typedef struct {
   double seconds;
   vx_gpu_sweep sweeps[2];
 } vx_gpu_reduce_plan;
+
+/* A sweep as a caller gives it: what else it is follows from what it reads. A chunk of the whole depth or more cuts nothing. */
+typedef struct {
+  int64_t tile, chunk;
+} vx_gpu_given_sweep;
+
+/* The sweeps of a call in their order. */
+typedef struct {
+  const vx_gpu_given_sweep *sweeps;
+  int64_t count;
+} vx_gpu_given;
 
 /* Which axes a call reduces: a bit for each that is counted from the front, or from the back; how many there are, -1 for all. */
 typedef struct {
@@ -79,5 +90,8 @@ extern const vx_gpu_reduce_rates vx_gpu_reduce_figures;
 
 /* The cheapest plan; results of chunks may take `room` bytes. */
 void vx_gpu_reduce_choose(const vx_gpu_view *view, int64_t room, int32_t is_warm, vx_gpu_reduce_plan *plan);
+
+/* The plan that begins a list of given sweeps, which are then behind it in the list; 0 where they are none for this view. */
+int vx_gpu_reduce_take(const vx_gpu_view *view, vx_gpu_given *given, vx_gpu_reduce_plan *plan);
 
 #endif

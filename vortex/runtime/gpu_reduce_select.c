@@ -209,6 +209,30 @@ EXPORT void vx_gpu_reduce_choose(const vx_gpu_view *view, int64_t room, int32_t 
   plan->sweeps[plan->count++] = sweep(&chunks, then, f->chunks, 1);
 }
 
+/* A given sweep: by a tile that serves the view, in chunks of whole steps, as many as a grid has room for. */
+static int take_sweep(const vx_gpu_view *v, vx_gpu_given *given, vx_gpu_sweep *out) {
+  if (given->count < 1) return 0;
+  const vx_gpu_given_sweep *g = given->sweeps;
+  if (g->tile < 0 || g->tile >= vx_gpu_reduce_count || g->chunk < 1) return 0;
+  const vx_gpu_reduce_tile *t = &vx_gpu_reduce_tiles[g->tile];
+  int is_whole = g->chunk >= v->depth;
+  if (!serves(t, v) || (!is_whole && g->chunk & ((INT64_C(1) << step_of(t)) - 1))) return 0;
+  *out = sweep(v, (int32_t)g->tile, is_whole ? v->depth : g->chunk, is_whole ? 1 : (v->depth - 1) / g->chunk + 1);
+  given->sweeps++;
+  given->count--;
+  return out->blocks <= MOST_BLOCKS;
+}
+
+int vx_gpu_reduce_take(const vx_gpu_view *view, vx_gpu_given *given, vx_gpu_reduce_plan *plan) {
+  *plan = (vx_gpu_reduce_plan){0};
+  if (!take_sweep(view, given, &plan->sweeps[0])) return 0;
+  int64_t chunks = plan->sweeps[0].chunks;
+  vx_gpu_view left = {view->outer, chunks, view->inner};
+  if (chunks > 1 && (!take_sweep(&left, given, &plan->sweeps[1]) || plan->sweeps[1].chunks > 1)) return 0;
+  plan->count = chunks > 1 ? 2 : 1;
+  return 1;
+}
+
 /* Seconds of `repeats` selections. */
 EXPORT double vx_gpu_reduce_time_selection(const vx_gpu_view *view, int64_t room, int32_t is_warm, int64_t repeats) {
   struct timespec start, end;
