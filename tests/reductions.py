@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -11,13 +12,16 @@ from typing import Any
 
 import gpu_doubles
 import numpy as np
+from gpu_doubles import Launch
 
 import vortex
 from vortex.codegen import cuda_reduction
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.gpu_library import DOOR, GpuLibrary, read, verify
-from vortex.gpu_reduction import ReduceBlock
+from vortex.gpu_reduction import ITEM, NARROW, PARAMETERS, PIECE, WIDE, ReduceBlock
+from vortex.gpu_reduction_launcher import GpuReduce
 from vortex.operators import Reduce
+from vortex.reduction_tiles import Family
 
 HW, ARCH = "a100", "sm_80"
 
@@ -54,6 +58,46 @@ def with_room(library: GpuLibrary, bytes: int) -> GpuLibrary:
 def emitted(block: ReduceBlock, kind: str, vector: int) -> tuple[str, KernelSource]:
     kernel = cuda_reduction.source(block, kind, vector, ARCH)
     return f"{cuda_reduction.prelude(kind)}\n{kernel.source}", kernel
+
+
+TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_float)
+"""Of the parameters of every kernel, in order."""
+
+
+def parameters(launch: Launch) -> dict[str, Any]:
+    pairs = zip(PARAMETERS, TYPES, launch.parameters, strict=False)
+    return {name: kind.from_address(address).value for name, kind, address in pairs}
+
+
+def computing(reduce: GpuReduce, names: list[str] | None = None) -> Any:
+    """A callback that computes each launch with NumPy, from what the driver was given; `names` are those of kernels."""
+    known = {
+        block.symbol(reduce.kind, vector): (block, vector)
+        for block in reduce.selector.blocks
+        for vector in (WIDE, NARROW)
+    }
+
+    def run(launch: Launch) -> None:
+        name = launch.name.decode()
+        block, vector = known[name]
+        given = parameters(launch)
+        outer, depth, inner, chunk, chunks = (given[axis] for axis in PARAMETERS[2:7])
+        pieces = inner if block.family is Family.COLUMNS else depth
+        assert given["*X"] % vector == given["*Y"] % vector == 0 and (vector == NARROW or pieces % PIECE == 0)
+        assert launch.grid[0] == -(-outer // block.rows) * chunks * -(-inner // block.columns)
+        x, y = (
+            np.frombuffer((ctypes.c_char * (ITEM * outer * length * inner)).from_address(given[at]), np.float32)
+            for at, length in (("*X", depth), ("*Y", chunks))
+        )
+        x, y = x.reshape(outer, depth, inner), y.reshape(outer, chunks, inner)
+        for part in range(chunks):
+            piece = x[:, part * chunk : (part + 1) * chunk]
+            y[:, part] = piece.max(1) if reduce.kind == "max" else piece.sum(1, np.float64)
+        y *= np.float32(given["scale"])
+        if names is not None:
+            names.append(name)
+
+    return run
 
 
 def whole_numbers(*shape: int, seed: int = 0) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import gpu_doubles
 import pytest
 
-from eval.gpu import asked, ingest
+from eval.gpu import asked, ingest, parts
 from eval.gpu.budget import Budget, Journal, median, read_journal
 from eval.suites import Case
 from vortex.gpu_candidates import Backend
@@ -188,6 +188,15 @@ class TestMeasuring:
         levels.measure(gemm, "lib", journal, Budget(60))
         found = rows(journal, "level")
         assert len(found) == len(gemm.kernels) - 1 and rows(journal, "level_skipped")[0]["kernel"].endswith("v16")
+        assert rows(journal, "section") == [
+            {
+                "kind": "section",
+                "library": "lib",
+                "section": "levels",
+                "planned": len(gemm.kernels),
+                "done": len(gemm.kernels),
+            }
+        ]
         assert [row["kernel"][-3:] for row in found] == ["v16"] * 3 + ["_v2"] * 4, "widest first"
 
     def test_suites(self, gemm: HostGemm, journal: Journal):
@@ -274,11 +283,11 @@ class TestMeasuring:
 class TestParts:
     def test_parts_on_a_fake_device(self, gemm: HostGemm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         fake_meter(monkeypatch)
-        monkeypatch.setattr(run_on_device.Context, "gpu", lambda self: HostGpu())
-        monkeypatch.setattr(run_on_device.Context, "libraries", lambda self, wanted=None: [("lib", gemm)])
-        monkeypatch.setattr(run_on_device, "SQUARES", (Case("squares", "squares/64", 64, 64, 64),))
+        monkeypatch.setattr(parts.Context, "gpu", lambda self: HostGpu())
+        monkeypatch.setattr(parts.Context, "libraries", lambda self, wanted=None: [("lib", gemm)])
+        monkeypatch.setattr(parts, "SQUARES", (Case("squares", "squares/64", 64, 64, 64),))
         small = [Case("s", f"s/{n}", 8 * n, 64, 64) for n in range(1, 9)]
-        monkeypatch.setattr(run_on_device, "load_suite", lambda name: small)
+        monkeypatch.setattr(parts, "load_suite", lambda name: small)
         for name in ("verify", "suites", "levels", "figure16", "oracle", "few"):
             journal = tmp_path / f"{name}.jsonl"
             arguments = ["--part", name, "--journal", str(journal), "--seconds", "5", "--trials", "1", "--cases", "4"]
@@ -323,6 +332,7 @@ class TestIngest:
         replay = recording(SimpleNamespace(name="stub-gpu"), measurement.parent)  # type: ignore[arg-type]  # a name
         assert replay.basis == "replayed" and len(replay.kernels) == len(gemm.kernels) - 1, "a restless one is left out"
         text = page.read_text()
+        assert "| suites over cublas | 3 | 3 |" in text and "| oracle | 1 | 1 |" in text
         assert "all were right" in text and "| 64 | vortex |" in text and "Figure 16" in text
         assert "| 1 | 0.900 | 0.900 | 2.00 |" in text and "CPU library on a CPU" in text
         ingest.ingest(path, tmp_path)
@@ -339,7 +349,7 @@ class TestIngest:
             kept += [row | {"system": "vortex", "warm_s": ours}, row | {"system": "cublas", "warm_s": theirs}]
             kept.append(row | {"system": "vortex", "warm_s": 99.0, "part": "triton"})
         for what, seconds in (("vortex", 7e-6), ("torch.mm", 4e-6), ("vortex(out=)", 9e-6), ("torch.mm(out=)", 3e-6)):
-            kept.append({"kind": "overhead", "library": "lib", "what": what, "seconds": seconds})
+            kept.append({"kind": "overhead", "library": "lib", "what": what, "shape": "8x8x8", "seconds": seconds})
         kept += [{"kind": "selection", "library": "lib", "seconds": seconds} for seconds in (1e-6, 1.5e-6)]
         results["rows"] = kept
         found = {row.what: row for row in asked.demands(results, "lib", "float16")}

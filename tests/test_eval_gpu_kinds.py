@@ -152,7 +152,8 @@ class TestConvolutions:
         conv.manifest = SimpleNamespace(operator="conv2d", settings=ops.settings(operator))  # type: ignore[attr-defined]
         journal = Journal(tmp_path / "part.jsonl")
         conv_race.convolutions(HostGpu(), conv, "lib", [case], journal, Budget(60))
-        rows = read_journal(journal.path)
+        *rows, section = read_journal(journal.path)
+        assert section["kind"] == "section" and section["planned"] == section["done"] == 1
         assert [row["system"] for row in rows] == ["vortex", "cudnn"] and rows[0]["right"]
         rows[0] |= {"warm_s": 1.0, "cold_s": 2.0}
         rows[1] |= {"warm_s": 1.5, "cold_s": 1.0}

@@ -13,12 +13,15 @@ from typing import Any
 
 import gpu_doubles
 import pytest
+from reductions import of_kind
+from test_codegen_cuda import an_nvrtc
 
-from eval.gpu import bundle, host_cpu, ingest, run_on_device
-from eval.gpu.budget import Budget, Journal, median, read_journal, spread
+from eval.gpu import bundle, host_cpu, ingest, parts, run_on_device
+from eval.gpu.budget import Budget, Journal, covered, median, read_journal, spread
 from eval.suites import CONV_SUITES, Case
 from vortex.errors import LibraryError
 from vortex.gpu_library import GpuLibrary, write
+from vortex.reduction import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,15 @@ class TestBudget:
         with journal.path.open("a") as file:
             file.write('{"kind": "b", "x')
         assert read_journal(journal.path) == [{"kind": "a", "x": 1}] and read_journal(tmp_path / "none") == []
+
+    def test_a_section_tells_how_far_it_came(self, tmp_path: Path):
+        journal = Journal(tmp_path / "j")
+        assert list(covered(journal, Budget(60), "lib", "all", "abc")) == ["a", "b", "c"]
+        assert list(covered(journal, Budget(0), "lib", "none", "abc")) == []
+        section = covered(journal, Budget(60), "lib", "killed", "abc")
+        assert next(section) == "a"
+        found = [(row["section"], row["done"], row["planned"]) for row in read_journal(journal.path)]
+        assert found == [("all", 3, 3), ("none", 0, 3)]
 
     def test_statistics(self):
         assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5 and spread([1, 2, 3]) == 1
@@ -66,6 +78,7 @@ assert vortex.__file__.startswith(sys.argv[1]) and eval.__file__.startswith(sys.
 import eval.gpu.run_on_device, eval.gpu.host_cpu
 if find_spec("torch"):
     import eval.gpu.verify, eval.gpu.levels, eval.gpu.race, eval.gpu.rivals, eval.gpu.conv_race
+    import eval.gpu.reduction_verify, eval.gpu.reduction_race
 from vortex.gpu_library import read
 from vortex.gpu_launcher import GpuGemm
 from pathlib import Path
@@ -109,6 +122,35 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
         assert bundle.make([path], tmp_path / "bundle") > path.stat().st_size
         assert all((tmp_path / "bundle" / "eval" / "suites" / f"{name}.csv").is_file() for name in CONV_SUITES)
 
+    @an_nvrtc
+    def test_reductions_travel_with_what_opens_them(self, reduction_library: GpuLibrary, tmp_path: Path):
+        paths = [tmp_path / f"a100-{kind}.vortex" for kind in KINDS]
+        for kind, path in zip(KINDS, paths, strict=True):
+            write(reduction_library if kind == "sum" else of_kind(reduction_library, kind), path)
+        assert bundle.make(paths, tmp_path / "bundle") < bundle.MOST_BYTES / 10
+        told = json.loads((tmp_path / "bundle" / "bundle.json").read_text())
+        assert told["specs"] == {path.stem: reduction_library.manifest.hardware["name"] for path in paths}
+        program = (
+            "from pathlib import Path\n"
+            "from vortex.gpu_library import read\n"
+            "from vortex.gpu_reduction_launcher import GpuReduce\n"
+            "from eval.operator_cases import reductions\n"
+            "for path in sorted(Path('libraries').iterdir()):\n"
+            "    reduce = GpuReduce(read(path))\n"
+            "    for case in reductions():\n"
+            "        assert reduce.predict(tuple(case.extents.values()), 1) > 0\n"
+            "    print(reduce.kind)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path / "bundle",
+            env=os.environ | {"PYTHONPATH": str(tmp_path / "bundle")},
+        )
+        assert done.stdout.split() == sorted(KINDS), done.stderr
+
     def test_what_is_too_large_is_refused(self, library: GpuLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / "x.vortex"
         write(library, path)
@@ -134,7 +176,7 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
 
 class TestParts:
     def test_shares_are_of_one_whole(self):
-        assert sum(part.share for part in run_on_device.PARTS) == pytest.approx(1)
+        assert sum(part.share for part in parts.PARTS) == pytest.approx(1)
 
     def test_a_part_that_hangs_is_ended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         def hang(*_: Any, **options: Any) -> Any:

@@ -19,7 +19,7 @@ import pytest
 from doors import RUNTIME
 from gpu_doubles import DLPackTensor, ExchangeTensor, InterfaceTensor, Launch, StubDriver, aligned
 from needs import a_compiler, an_emulator
-from reductions import emitted, of_kind, whole_numbers, with_room
+from reductions import emitted, of_kind, parameters, whole_numbers, with_room
 from test_codegen_cuda import an_nvrtc
 
 import vortex
@@ -58,10 +58,6 @@ def test_every_refusal_of_the_door_has_words():
     assert all(names.index(name) + 1 == number for name, number in known.items())
 
 
-TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_float)
-"""Of the parameters of every kernel, in order."""
-
-
 def emulating(reduce: GpuReduce) -> Any:
     """A callback that runs every launch in the emulator with exactly what the driver was given."""
     known = {
@@ -73,9 +69,7 @@ def emulating(reduce: GpuReduce) -> Any:
     def run(launch: Launch) -> None:
         block, vector = known[launch.name.decode()]
         text, kernel = emitted(block, reduce.kind, vector)
-        given: dict[str, Any] = {}
-        for name, kind, address in zip(kernel.args, TYPES, launch.parameters, strict=False):
-            given[name] = kind.from_address(address).value
+        given = parameters(launch)
         sizes = {name: np.int64(given[name]) for name in kernel.args[2:7]}
         read, written = (int(sizes["outer"] * sizes[name] * sizes["inner"]) for name in ("depth", "chunks"))
 

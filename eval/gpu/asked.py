@@ -17,6 +17,8 @@ SPEED = {  # over cuBLAS, by element type: all cases of the suites, those of few
 LARGE = (4096, 8192)
 OF_BETTER_CORE, OVER_WORSE_CORE, OF_ORACLE = 0.98, 1.3, 0.95
 CALL_US, SELECTION_US = 5.0, 2.0
+OVER_TORCH = 1.0
+"""Of reductions."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,29 @@ def ratios(results: Row, library: str, system: str, mode: str) -> list[tuple[Row
     return [(own, other[f"{mode}_s"] / own[f"{mode}_s"]) for own, other in pairs]
 
 
+def is_of_reductions(results: Row, library: str) -> bool:
+    """Whether the rows of a library are of reductions."""
+    return any(row.get("op") == "reduce" for row in results["rows"] if row.get("library") == library)
+
+
 def demands(results: Row, library: str, dtype: str) -> list[Demand]:
-    """Of one library; speed is over cuBLAS with operands where the last call left them, geometric means."""
+    """Of one library; speed is over cuBLAS with operands where the last call left them, geometric means.
+
+    Of reductions it is over torch, in both states of L2.
+    """
+    reduces = is_of_reductions(results, library)
     return [
-        *_speed(results, library, dtype),
+        *(_reductions(results, library) if reduces else _speed(results, library, dtype)),
         *_choice(results, library),
-        *_host(results, library),
+        *_host(results, library, "torch" if reduces else "torch.mm"),
+    ]
+
+
+def _reductions(results: Row, library: str) -> list[Demand]:
+    found = {mode: [ratio for _, ratio in ratios(results, library, "torch", mode)] for mode in ("cold", "warm")}
+    return [
+        Demand("suite over torch, L2 flushed", OVER_TORCH, _mean(found["cold"])),
+        Demand("suite over torch", OVER_TORCH, _mean(found["warm"])),
     ]
 
 
@@ -93,13 +112,13 @@ def _choice(results: Row, library: str) -> list[Demand]:
     return found
 
 
-def _host(results: Row, library: str) -> list[Demand]:
+def _host(results: Row, library: str, theirs: str) -> list[Demand]:
     calls = {row["what"]: row["seconds"] for row in rows_of(results, "overhead", library=library)}
-    pairs = [(f"vortex{given}", f"torch.mm{given}") for given in ("", "(out=)")]
-    more = [calls[ours] - calls[theirs] for ours, theirs in pairs if {ours, theirs} <= set(calls)]
+    pairs = [(f"vortex{given}", f"{theirs}{given}") for given in ("", "(out=)")]
+    more = [calls[one] - calls[other] for one, other in pairs if {one, other} <= set(calls)]
     selections = [row["seconds"] for row in rows_of(results, "selection", library=library)]
     return [
-        Demand("a call beyond torch.mm's, us of the host", CALL_US, max(more) * 1e6 if more else None, at_most=True),
+        Demand(f"a call beyond {theirs}'s, us of the host", CALL_US, max(more) * 1e6 if more else None, at_most=True),
         Demand("the slowest selection, us", SELECTION_US, max(selections) * 1e6 if selections else None, at_most=True),
     ]
 

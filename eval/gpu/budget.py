@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,15 @@ class Journal:
     def add(self, kind: str, **row: Any) -> None:
         self._file.write(json.dumps({"kind": kind, **row}) + "\n")
         self._file.flush()
+
+
+def covered(journal: Journal, budget: Budget, library: str, section: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Items as long as time is left, and then a row of how many were done: a section that is killed has none."""
+    done = 0
+    for item in budget.within(items):
+        yield item
+        done += 1
+    journal.add("section", library=library, section=section, planned=len(items), done=done)
 
 
 def read_journal(path: Path) -> list[Row]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from eval.commands import command
 from eval.gpu.budget import write_json
-from eval.gpu.run_on_device import FIGURE_16, SUITES
+from eval.gpu.parts import FIGURE_16, SUITES
 from eval.suites import CONV_SUITES
 from vortex.errors import LibraryError, VortexError
 from vortex.gpu_library import read

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
-from eval.gpu.budget import Budget, Journal, median, spread
-from eval.gpu.race import TOLERANCE
+from eval.gpu.budget import Budget, Journal, covered
+from eval.gpu.race import TOLERANCE, timed
 from eval.gpu.torch_gpu import TorchGpu
 from eval.operator_cases import OperatorCase
 from vortex.operators import Conv2d, rebuilt
@@ -50,7 +50,7 @@ def convolutions(
         return
     torch.backends.cudnn.allow_tf32 = operator.dtype == "tfloat32"
     torch.backends.cudnn.benchmark = True  # cuDNN times its algorithms on the first call
-    for case in budget.within(cases):
+    for case in covered(journal, budget, name, "convolutions", cases):
         walk = walk_of(case)
         x, w = operands(gpu, case, operator.dtype)
         last = operator.layout == "nhwc"
@@ -62,12 +62,4 @@ def convolutions(
             "vortex": lambda given=given, w=w, out=out, walk=walk: conv(given, w, out, **walk),
             "cudnn": lambda x=x, w=w, walk=walk: conv2d(x, w, **walk),
         }
-        for system, call in calls.items():
-            try:
-                warm, cold = gpu.warm(call), gpu.cold(call)
-            except RuntimeError as failure:
-                journal.add("failed", system=system, why=str(failure)[:300], **about)
-                continue
-            row = {"warm_s": median(warm), "warm_spread": spread(warm), "cold_s": median(cold)}
-            ours = {"error": error, "right": error <= TOLERANCE[operator.dtype]} if system == "vortex" else {}
-            journal.add("conv", system=system, **about, **row, **ours)
+        timed(gpu, "conv", calls, about, {"error": error, "right": error <= TOLERANCE[operator.dtype]}, journal)

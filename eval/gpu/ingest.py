@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from eval.commands import command
-from eval.gpu.asked import demands, ratios, unverified
+from eval.gpu.asked import demands, is_of_reductions, ratios, unverified
 from eval.gpu.budget import Row, median, rows_of
+from eval.operator_cases import shape_of
 from eval.stats import geometric_mean
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
 
@@ -84,7 +85,7 @@ def speedups(results: Row, library: str, system: str, mode: str) -> dict[str, li
     """(case, their seconds / ours) by suite."""
     found: dict[str, list[tuple[str, float]]] = {}
     for row, ratio in ratios(results, library, system, mode):
-        found.setdefault(row["suite"], []).append((f"{row['m']}x{row['n']}x{row['k']}", ratio))
+        found.setdefault(row["suite"], []).append((shape_of(row), ratio))
     return found
 
 
@@ -132,6 +133,44 @@ def conv_table(results: Row, library: str) -> list[str]:
     return table(("convolutions over cuDNN", "L2", "cases", "geometric mean", "at least as fast"), rows) if rows else []
 
 
+def reduction_tables(results: Row, library: str) -> list[str]:
+    """Each case with L2 flushed, as it is priced: bytes per second beside those of a copy in the same run."""
+    if not is_of_reductions(results, library):
+        return []
+    torchs = {row["id"]: row["cold_s"] for row in rows_of(results, "suite", library=library, system="torch")}
+    copies = {row["part"]: row["bytes"] / row["seconds"] for row in rows_of(results, "bandwidth")}
+    rows = []
+    for row in rows_of(results, "suite", library=library, system="vortex"):
+        rate, copied, theirs = row["bytes"] / row["cold_s"], copies.get(row["part"]), torchs.get(row["id"])
+        rows.append(
+            (
+                shape_of(row),
+                f"{row['cold_s'] * 1e6:.1f}",
+                f"{row['cold_spread']:.0%}",
+                f"{row['predicted_s'] * 1e6:.1f}",
+                f"{theirs * 1e6:.1f}" if theirs else "",
+                f"{rate * 1e-9:.0f}",
+                f"{rate / copied:.0%}" if copied else "",
+            )
+        )
+    head = (
+        "outer x depth x inner",
+        "us, L2 flushed",
+        "spread",
+        "us predicted",
+        "us of torch",
+        "GB/s",
+        "of a copy's GB/s",
+    )
+    return table(head, rows) if rows else []
+
+
+def section_table(results: Row, library: str) -> list[str]:
+    """How far each section came that ended by itself."""
+    rows = [(row["section"], row["done"], row["planned"]) for row in rows_of(results, "section", library=library)]
+    return table(("section", "done", "of"), rows) if rows else []
+
+
 def choice_tables(results: Row, library: str) -> list[str]:
     lines: list[str] = []
     cores = rows_of(results, "core_types", library=library)
@@ -150,7 +189,9 @@ def choice_tables(results: Row, library: str) -> list[str]:
         told = (len(shares), f"{geometric_mean(shares):.3f}", f"{min(shares):.3f}")
         lines += table(("oracle cases", "share of the fastest kernel", "least"), [told])
     calls = rows_of(results, "overhead", library=library)
-    lines += table(("call on 64x64x64", "us of the host"), ((r["what"], f"{r['seconds'] * 1e6:.2f}") for r in calls))
+    if calls:
+        rows = ((row["what"], f"{row['seconds'] * 1e6:.2f}") for row in calls)
+        lines += table((f"call on {calls[0]['shape']}", "us of the host"), rows)
     return lines
 
 
@@ -158,9 +199,10 @@ def checks(results: Row, library: str) -> list[str]:
     tried = rows_of(results, "verify", library=library)
     kernels = len({row["kernel"] for row in tried})
     done = next(iter(rows_of(results, "verify_done", library=library)), {"kernels": "?", "trials": "?"})
+    same = ", the same bits from call to call and at every alignment" if any("same" in row for row in tried) else ""
     return [
         f"{kernels} of {done['kernels']} kernels ran {len(tried)} checks (integers bit by bit, random numbers against "
-        "float64 samples, guards around every operand); all were right.",
+        f"float64 samples, guards around every operand{same}); all were right.",
         "",
     ]
 
@@ -196,9 +238,11 @@ def page(results: Row, spec: str) -> str:
         lines[2:2] = [f"**Verification did not finish: {'; '.join(open_checks)}.**", ""]
     for library in libraries:
         lines += [f"## {library}", "", *checks(results, library), *asked_table(results, library)]
-        lines += [*suite_tables(results, library), *conv_table(results, library), *choice_tables(results, library)]
+        lines += [*suite_tables(results, library), *conv_table(results, library), *reduction_tables(results, library)]
+        lines += [*choice_tables(results, library), *section_table(results, library)]
+        mode = "cold_s" if is_of_reductions(results, library) else "warm_s"  # as their operands are priced
         errors = [
-            abs(row["predicted_s"] / row["warm_s"] - 1)
+            abs(row["predicted_s"] / row[mode] - 1)
             for row in rows_of(results, "suite", library=library, system="vortex")
         ]
         if errors:

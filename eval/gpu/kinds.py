@@ -25,10 +25,16 @@ from vortex.gpu_fused import FusedGpuGemm
 from vortex.gpu_grouped import GpuGroupedGemm
 from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuManifest, read
+from vortex.gpu_reduction_launcher import GpuReduce
 from vortex.gpu_selector import GpuPlan
 from vortex.operators import finishing, rebuilt, store_of
 
-LAUNCHERS = {"batch_gemm": GpuBatchGemm, "grouped_gemm": GpuGroupedGemm, "conv2d": GpuConv}
+LAUNCHERS: dict[str, Any] = {
+    "batch_gemm": GpuBatchGemm,
+    "grouped_gemm": GpuGroupedGemm,
+    "conv2d": GpuConv,
+    "reduce": GpuReduce,
+}
 PRODUCTS = 2
 """Of a batch; groups with rows."""
 FILTER = 3
@@ -51,6 +57,10 @@ def is_plain(manifest: GpuManifest) -> bool:
     """A library of float products without an epilogue, which the suites and their rivals are for."""
     operator = rebuilt(manifest.operator, manifest.settings)
     return manifest.operator == "gemm" and manifest.dtype != "int8" and finishing(operator) is None
+
+
+def is_reduction(manifest: GpuManifest) -> bool:
+    return manifest.operator == "reduce"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eval.gpu.budget import Budget, Journal
+from eval.gpu.budget import Budget, Journal, covered
 from vortex.cuda_driver import Driver
 from vortex.gpu_meter import Meter
 
@@ -14,7 +14,7 @@ def measure(gemm: Any, name: str, journal: Journal, budget: Budget) -> None:
     kernels = gemm.kernels
     order = sorted(range(len(kernels)), key=lambda i: (-kernels[i].variant.vector_bytes, i))
     with Meter(gemm.library, Driver()) as meter:
-        for index in budget.within(order):
+        for index in covered(journal, budget, name, "levels", order):
             variant, row = kernels[index].variant, meter.kernel(index)
             if row is None:
                 journal.add("level_skipped", library=name, kernel=variant.name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from eval.gpu.budget import Budget, Journal, median, spread
+from eval.gpu.budget import Budget, Journal, covered, median, spread
 from eval.gpu.rivals import rival
 from eval.gpu.torch_gpu import TorchGpu, product
 from eval.suites import Case
@@ -47,12 +47,36 @@ def wrongness(a: Any, b: Any, out: Any) -> float:
     return float(((out[rows].float() - expected).norm() / expected.norm().clamp_min(1e-30)).item())
 
 
+def timed(
+    gpu: TorchGpu,
+    kind: str,
+    calls: Mapping[str, Callable[[], Any]],
+    about: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    journal: Journal,
+) -> None:
+    """Warm and cold medians of every system on one case, in turn; what is known of our own call goes to its row."""
+    for system, call in calls.items():
+        try:
+            warm, cold = gpu.warm(call), gpu.cold(call)
+        except RuntimeError as failure:
+            journal.add("failed", system=system, why=str(failure)[:300], **about)
+            continue
+        row = {
+            "warm_s": median(warm),
+            "warm_spread": spread(warm),
+            "cold_s": median(cold),
+            "cold_spread": spread(cold),
+        }
+        journal.add(kind, system=system, **about, **row, **(ours if system == "vortex" else {}))
+
+
 def suites(
     gpu: TorchGpu, gemm: Any, name: str, cases: Sequence[Case], systems: Iterable[str], journal: Journal, budget: Budget
 ) -> None:
     """Warm and cold medians of every system on every case, in turn, as long as time is left."""
     dtype, systems = gemm.manifest.dtype, tuple(systems)
-    for case in budget.within(cases):
+    for case in covered(journal, budget, name, f"suites over {', '.join(systems)}", cases):
         a, b, out = operands(gpu, case, dtype)
         plan = plan_of(gemm, case)
         gemm(a, b, out=out)
@@ -65,20 +89,7 @@ def suites(
                 calls[system] = rival(system, dtype)(a, b, out)
             except (RuntimeError, TypeError, ValueError) as refusal:
                 journal.add("absent", system=system, why=str(refusal)[:300], **about)
-        for system, call in calls.items():
-            try:
-                warm, cold = gpu.warm(call), gpu.cold(call)
-            except RuntimeError as failure:
-                journal.add("failed", system=system, why=str(failure)[:300], **about)
-                continue
-            row = {
-                "warm_s": median(warm),
-                "warm_spread": spread(warm),
-                "cold_s": median(cold),
-                "cold_spread": spread(cold),
-            }
-            ours = {"error": error, "right": error <= TOLERANCE[dtype], **chosen} if system == "vortex" else {}
-            journal.add("suite", system=system, **about, **row, **ours)
+        timed(gpu, "suite", calls, about, {"error": error, "right": error <= TOLERANCE[dtype], **chosen}, journal)
 
 
 def restricted(gemm: Any, backends: Sequence[Backend]) -> tuple[GpuSelector, list[int]] | None:
@@ -121,7 +132,7 @@ def core_types(
     gpu: TorchGpu, gemm: Any, name: str, cases: Sequence[Case], item: int, journal: Journal, budget: Budget
 ) -> None:
     """Figure 16: the adaptive choice beside the best kernel of each core type, all run as given plans."""
-    for case in budget.within(cases):
+    for case in covered(journal, budget, name, "core types", cases):
         a, b, out = operands(gpu, case, gemm.manifest.dtype)
         plans = {"adaptive": plan_of(gemm, case)}
         for core, backends in CORES.items():
@@ -158,7 +169,7 @@ def oracle(
     gpu: TorchGpu, gemm: Any, name: str, cases: Sequence[Case], item: int, journal: Journal, budget: Budget
 ) -> None:
     """How much of the fastest kernel's speed the choice has, measured plan by plan."""
-    for case in budget.within(cases):
+    for case in covered(journal, budget, name, "oracle", cases):
         a, b, out = operands(gpu, case, gemm.manifest.dtype)
         chosen = plan_of(gemm, case)
         ours = median(timed_plan(gpu, gemm, chosen, a, b, out))
@@ -174,6 +185,14 @@ def oracle(
         )
 
 
+def host_seconds(
+    gpu: TorchGpu, calls: Mapping[str, Callable[[], Any]], name: str, shape: str, journal: Journal
+) -> None:
+    """What each call on operands of one shape takes of the host."""
+    for what, call in calls.items():
+        journal.add("overhead", library=name, what=what, shape=shape, seconds=gpu.host(call))
+
+
 def overhead(gpu: TorchGpu, gemm: Any, name: str, journal: Journal) -> None:
     """Seconds of the host for a call, ours and torch's, with a given result and without; and of the selection alone."""
     dtype = gemm.manifest.dtype
@@ -185,8 +204,7 @@ def overhead(gpu: TorchGpu, gemm: Any, name: str, journal: Journal) -> None:
         "vortex": lambda: gemm(a, b),
         "torch.mm": lambda: a @ b,
     }
-    for what, call in calls.items():
-        journal.add("overhead", library=name, what=what, seconds=gpu.host(call))
+    host_seconds(gpu, calls, name, "64x64x64", journal)
     shapes = [(m, n, k) for m in (1, 37, 4096) for n in (64, 1000) for k in (128, 5000)]
     for m, n, k in shapes:
         journal.add("selection", library=name, m=m, n=n, k=k, seconds=gemm.time_selection(m, n, k, 2000))

@@ -15,7 +15,7 @@ from typing import Any
 from eval import machine
 from eval.commands import command, ended
 from eval.gpu.budget import median
-from eval.gpu.run_on_device import FIGURE_16, SQUARES
+from eval.gpu.parts import FIGURE_16, SQUARES
 from eval.suites import MAIN_SUITES, Case, load_suite
 from vortex.errors import VortexError
 from vortex.gpu_library import read

@@ -7,8 +7,8 @@ one value, which must stay. A kernel sees at least three tiles along each axis, 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -42,15 +42,15 @@ def trials(kernel: Any, dtype: str, count: int, seed: int) -> Iterator[Trial]:
     step_m = step if v.transpose_a else 1
     step_k = step if not v.transpose_a or v.transpose_b else 1
     for number in range(count):
-        m = _ragged(draw, s.l1.m, 2, step_m)
-        n = _ragged(draw, s.l1.n, 2, step)
-        k = _ragged(draw, s.l1.k, 2 * s.stages, step_k)
+        m = ragged(draw, s.l1.m, 2, step_m)
+        n = ragged(draw, s.l1.n, 2, step)
+        k = ragged(draw, s.l1.k, 2 * s.stages, step_k)
         yield Trial(m, n, k, 1)
         if kernel.split >= 0 and number == 0:
             yield Trial(m, n, k, min(3, -(-k // s.l1.k)))
 
 
-def _ragged(draw: random.Random, tile: int, whole: int, step: int) -> int:
+def ragged(draw: random.Random, tile: int, whole: int, step: int) -> int:
     """More than `whole` tiles, a multiple of `step`."""
     rest = draw.randrange(1, max(2, tile))
     return -(-(whole * tile + rest) // step) * step
@@ -113,8 +113,24 @@ def raster_of(gemm: Any, index: int) -> int:
 
 
 def verify(gpu: TorchGpu, gemm: Any, name: str, journal: Journal, budget: Budget, count: int, seed: int) -> None:
-    """All kernels, one shape each first, so that a short run has seen every one."""
+    """All kernels of a library of products, or of what is computed as products."""
     queues = [list(trials(kernel, gemm.manifest.dtype, count, seed)) for kernel in gemm.kernels]
+
+    def tried(index: int, turn: int, integers: bool) -> dict[str, Any]:
+        return check(gpu, gemm, index, queues[index][turn], seed + turn, integers)
+
+    in_turn(name, journal, budget, [kernel.variant.name for kernel in gemm.kernels], queues, tried)
+
+
+def in_turn(
+    name: str,
+    journal: Journal,
+    budget: Budget,
+    kernels: Sequence[str],
+    queues: Sequence[Sequence[Any]],
+    tried: Callable[[int, int, bool], dict[str, Any]],
+) -> None:
+    """The queue of trials of each kernel, one of each first, so that a short run has seen every one."""
     order = [
         (index, turn)
         for turn in range(max(map(len, queues), default=0))
@@ -122,20 +138,9 @@ def verify(gpu: TorchGpu, gemm: Any, name: str, journal: Journal, budget: Budget
         if turn < len(queues[index])
     ]
     for index, turn in budget.within(order):
-        trial = queues[index][turn]
         for integers in (True, False):
-            row = check(gpu, gemm, index, trial, seed + turn, integers)
-            journal.add(
-                "verify",
-                library=name,
-                kernel=gemm.kernels[index].variant.name,
-                m=trial.m,
-                n=trial.n,
-                k=trial.k,
-                splits=trial.splits,
-                integers=integers,
-                **row,
-            )
+            row = {**asdict(queues[index][turn]), "integers": integers, **tried(index, turn, integers)}
+            journal.add("verify", library=name, kernel=kernels[index], **row)
     planned = sum(map(len, queues))
     journal.add("verify_done", library=name, kernels=len(queues), trials=planned, finished=bool(budget.left))
 
