@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu_doubles
 import pytest
 from gpu_doubles import ExchangeTensor, StubDriver
 from needs import a_compiler, an_emulator
@@ -18,7 +19,7 @@ from test_codegen_cuda import an_nvrtc
 from eval.gpu import asked, ingest, parts
 from eval.gpu.budget import Budget, Journal, read_journal
 from eval.operator_cases import OperatorCase, reductions
-from vortex.gpu_library import GpuLibrary
+from vortex.gpu_library import GpuLibrary, write
 from vortex.gpu_reduction import PIECE, WIDE
 from vortex.gpu_reduction_launcher import GpuReduce
 from vortex.reduction import KINDS
@@ -29,7 +30,7 @@ torch = pytest.importorskip("torch")
 from test_eval_gpu import HostGpu  # noqa: E402  # these import torch
 from test_gpu_reduction_launcher import emulating  # noqa: E402
 
-from eval.gpu import reduction_race, reduction_verify  # noqa: E402
+from eval.gpu import kinds, reduction_race, reduction_verify  # noqa: E402
 
 pytestmark = [a_compiler, an_nvrtc]
 
@@ -223,6 +224,20 @@ class TestRace:
 
 
 class TestParts:
+    def test_libraries_of_reductions_are_opened_for_what_they_are(
+        self, driver: StubDriver, reduction_library: GpuLibrary, journal: Journal, tmp_path: Path
+    ):
+        (tmp_path / "libraries").mkdir()
+        write(reduction_library, tmp_path / "libraries" / "a100-sum.vortex")
+        write(gpu_doubles.make_library(tmp_path), tmp_path / "libraries" / "stub.vortex")
+        context = parts.Context(tmp_path, SimpleNamespace(jit=False), journal, Budget(60))  # type: ignore[arg-type]  # options
+        for wanted, names in ((kinds.is_reduction, ["a100-sum"]), (None, ["stub"])):
+            assert [name for name, _ in context.libraries(wanted)] == names
+        ((_, reduce),) = context.libraries(kinds.is_reduction)
+        assert isinstance(reduce, GpuReduce)
+        told = {row["library"]: row["kernels"] for row in rows(journal, "library")}
+        assert told == {"a100-sum": len(reduction_library.manifest.entries), "stub": 8}
+
     def test_parts_on_a_fake_device(
         self, driver: StubDriver, reduction_library: GpuLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):

@@ -503,6 +503,12 @@ class TestGivenPlans:
             reduce.run_planned(given_plan(reduce, (fine, most)), tensor(0, 2), 0, out)
         with pytest.raises(ShapeError, match=r"expected shape \(2,\)"):
             reduce.run_planned(given_plan(reduce, (fine, most)), x, 0, tensor(3))
+        many = tuple(
+            ExchangeTensor(np.lib.stride_tricks.as_strided(x.array, (1 << 39, 1), (ITEM, ITEM)), shift=shift)
+            for shift in (0, 1 << 45)
+        )
+        with pytest.raises(OperandError, match="cannot be served by the given plan"):  # more blocks than a grid has
+            reduce.run_planned(given_plan(reduce, (rows, most)), many[0], 1, many[1], keepdims=True)
         assert not driver.launches
         for sweeps in (((fine, most),), ((fine, 4 * step), (fine, 40_000))):
             reduce.run_planned(given_plan(reduce, *sweeps), x, 0, out)
