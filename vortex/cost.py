@@ -25,7 +25,7 @@ from vortex.effects import (
     micro_kernel,
     source_byte,
 )
-from vortex.families import HELD_STREWN, dot_products, held_rows, held_serves, streamed_rows, streamed_serves
+from vortex.families import HELD_STREWN, dot_products, followed, held_rows, held_serves, streamed_rows, streamed_serves
 from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
@@ -124,7 +124,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     waits = rates.held_late * ((bytes_a + scattered) / rates.line_bytes * supply.wait) + HELD_STREWN * c.strewn
-    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits), task)
+    rows = stream - followed(ops, rates, t, c.bytes * supply.byte)
+    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, rows, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream, o.prepacked), task)
     outer = ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)

@@ -30,6 +30,9 @@ DOT_AGAIN = 0.07
 """Share of its arithmetic that the dot family takes longer for each further pass over the long side."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
+HELD_SHORT, HELD_FOLLOWED = 3.0, 0.5
+"""Vectors of rows of C so short that all are one stream, and how many times its bytes such a C costs less: 580768 x 16
+x 16 goes at 25 GB/s of A and C on a Zen 4, whose core reads 30, and 100000 x 128 x 16 at 11."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -101,6 +104,11 @@ def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
     rows = rates.lanes / ops.most(o.n, 1.0)
     reaching = ops.where(rows - ops.floor(rows + EPSILON) <= EPSILON, 0.0, ops.where(rows > 1.0, t.rows, 0.0))
     return rates.held_torn * (t.steps - 1.0) * reaching
+
+
+def followed(ops: Arithmetic, rates: Rates, t: Task, once: Value) -> Value:
+    """Seconds that a C of short rows, which streams by in `once`, is read and written sooner by the held family."""
+    return ops.where(t.columns <= HELD_SHORT * rates.lanes + 0.5, HELD_FOLLOWED * once, 0.0)
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:

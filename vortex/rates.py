@@ -198,7 +198,7 @@ class Effects:
     outer_core_bytes: int = 1 << 25
     """Of the outermost cache for each core, at most: no processor has more. A guest with two cores is told of 480 MB on
     a Granite Rapids, and at times finds 67 MB there and at times does not (32x4096x4096 8 ms or 19)."""
-    partial: float = 2.8
+    partial: float = 4.0
     """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
     kept_partial: float = 0.7
     """The same of one that stays in L2, from which tiles of AMX load it."""
