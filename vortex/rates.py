@@ -194,7 +194,8 @@ class Effects:
     """The same under tiles of AMX, past which as much streams in a fifth of the time (Granite Rapids: 1024 rows of 384
     words took 1.2 times what half as many took)."""
     outer_share: float = 0.5
-    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket."""
+    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket, and
+    outputs of 17 MB do not stay in 32 MB (Zen 4)."""
     outer_core_bytes: int = 1 << 25
     """Of the outermost cache for each core, at most: no processor has more. A guest with two cores is told of 480 MB on
     a Granite Rapids, and at times finds 67 MB there and at times does not (32x4096x4096 8 ms or 19)."""

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* From LARGE on in huge pages: which sets of the second cache small ones fall into is chance, and some crowd. */
 enum {
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
