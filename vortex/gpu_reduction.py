@@ -270,6 +270,15 @@ class ReduceSelector:
         every = (self.cut(i, left, 1, True) for i in self.serving(left))
         return min(((self.seconds(sweep), sweep) for sweep in every), key=lambda pair: pair[0])
 
+    def completed(self, taken: float, first: Sweep, seconds: Seconds) -> GpuReducePlan:
+        """A sweep that takes so long, and the best one over its chunks."""
+        if first.chunks == 1:
+            return GpuReducePlan((first,), taken)
+        if first.chunks not in seconds:
+            seconds[first.chunks] = self.second(first)
+        more, second = seconds[first.chunks]
+        return GpuReducePlan((first, second), taken + more)
+
     def cheapest(self, firsts: list[tuple[float, Sweep]], seconds: Seconds) -> GpuReducePlan | None:
         """The best plan that begins with one of these sweeps, the first of equals; None where there is none."""
         best: GpuReducePlan | None = None
@@ -277,12 +286,7 @@ class ReduceSelector:
             more = 0.0 if first.chunks == 1 else self.rates.launch
             if best is not None and taken + more >= best.seconds:
                 continue
-            plan = GpuReducePlan((first,), taken)
-            if first.chunks > 1:
-                if first.chunks not in seconds:
-                    seconds[first.chunks] = self.second(first)
-                more, second = seconds[first.chunks]
-                plan = GpuReducePlan((first, second), taken + more)
+            plan = self.completed(taken, first, seconds)
             if best is None or plan.seconds < best.seconds:
                 best = plan
         return best

@@ -68,13 +68,7 @@ def considered(selector: ReduceSelector, view: View, room: int) -> Iterator[GpuR
     seconds: Seconds = {}
     for index in selector.serving(view):
         for taken, first in dict.fromkeys(selector.firsts(index, view, room, False)):  # cuts may come to the same
-            if first.chunks == 1:
-                yield GpuReducePlan((first,), taken)
-                continue
-            if first.chunks not in seconds:
-                seconds[first.chunks] = selector.second(first)
-            more, second = seconds[first.chunks]
-            yield GpuReducePlan((first, second), taken + more)
+            yield selector.completed(taken, first, seconds)
 
 
 def oracle(

@@ -19,7 +19,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_kernel,
     sliding_symbol,
 )
-from vortex.codegen.cpu_falling import FALLING, REGISTERS, falling_kernel, falling_symbol
+from vortex.codegen.cpu_falling import falling_kernel, falling_symbol, falling_tiles
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL
 from vortex.codegen.cpu_tile import stream_ir
@@ -83,7 +83,7 @@ def conv_tasks(shapes: Sequence[tuple[int, int]], registers: int) -> list[Task]:
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
     own = ((_emit_sliding, tiles) for tiles in slides)
-    walks = [(_emit_falling, FALLING)] if registers >= REGISTERS else []
+    walks = [(_emit_falling, found)] if (found := falling_tiles(registers)) else []
     return [*others, *walks, *own, *((_emit_tiles, batch) for batch in batches)]
 
 
@@ -116,8 +116,7 @@ def conv_addition(
     falling = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12]) + ")"
     falls = [
         (falling_symbol(stride, pixels), f"[{stride}][{pixels}]")
-        for stride, pixels in FALLING
-        if selector.rates.registers >= REGISTERS
+        for stride, pixels in falling_tiles(round(selector.rates.registers))
     ]
     load = "(const float *, float *, int64_t, int64_t, int64_t, int64_t)"
     table = (

@@ -23,6 +23,11 @@ AHEAD = 3
 """Rows of input that a tile asks for before it reads them: as long as a line takes from the outermost cache."""
 
 
+def falling_tiles(registers: int) -> tuple[tuple[int, int], ...]:
+    """Those of a core with so many vector registers."""
+    return FALLING if registers >= REGISTERS else ()
+
+
 def falling_symbol(stride: int, pixels: int) -> str:
     return f"vortex_falling_s{stride}_{pixels}"
 
