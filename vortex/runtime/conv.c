@@ -175,6 +175,21 @@ static float *bring(const job *work, vx_conv *local, int64_t unit, int64_t end, 
   return target;
 }
 
+/* Output rows `unit` to `end` against one panel, as many taps of its filters at a time as a pass takes; the last one may go past the caches. */
+static void run_passes(panel *p, void (*run)(const panel *, int64_t), int64_t unit, int64_t end, int streams) {
+  const vx_conv *c = p->conv;
+  for (p->s = 0; p->s < c->kernel_w; p->s = p->s_end) {
+    p->s_end = smaller(p->s + p->work->pass_s, c->kernel_w);
+    for (p->r = 0; p->r < c->kernel_h; p->r = p->r_end) {
+      p->r_end = smaller(p->r + p->work->pass_r, c->kernel_h);
+      p->more = p->s_end < c->kernel_w || p->r_end < c->kernel_h;
+      p->how = p->begun | (streams && !p->more ? VX_STREAMS : 0);
+      for (int64_t u = unit; u < end; u++) run(p, u);
+      p->begun = VX_ADDS;
+    }
+  }
+}
+
 /* Output rows `unit` to `end`, of one image if anything is turned, against panels `first` to `stop`. */
 static void run_block(const job *work, int64_t unit, int64_t end, int64_t first, int64_t stop, float *scratch) {
   const vx_conv *c = work->conv;
@@ -228,18 +243,10 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
     if (streams && vx_store_past && work->sums_floats <= SUMS) p.sums = sums;
-    int falls = work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h));
-    if (falls) vx_conv_falling(&p, unit, end);
-    for (p.s = falls ? c->kernel_w : 0; p.s < c->kernel_w; p.s = p.s_end) {
-      p.s_end = smaller(p.s + work->pass_s, c->kernel_w);
-      for (p.r = 0; p.r < c->kernel_h; p.r = p.r_end) {
-        p.r_end = smaller(p.r + work->pass_r, c->kernel_h);
-        p.more = p.s_end < c->kernel_w || p.r_end < c->kernel_h;
-        p.how = p.begun | (streams && !vx_store_stage && !p.more ? VX_STREAMS : 0);
-        for (int64_t u = unit; u < end; u++) run(&p, u);
-        p.begun = VX_ADDS;
-      }
-    }
+    if (work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h)))
+      vx_conv_falling(&p, unit, end);
+    else
+      run_passes(&p, run, unit, end, streams && !vx_store_stage);
     for (int64_t u = 0; work->turn_y && u < end - unit; u++)
       vortex_transpose(scratch + u * local.y_stride[1],
                        c->y + image * c->y_stride[0] + (line + u) * c->y_stride[1] + output * c->y_stride[3], p.columns, c->out_w,
