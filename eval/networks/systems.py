@@ -71,7 +71,9 @@ class VortexBackend(Compiled):
 
     def load(self, module: nn.Module, example: Any) -> Call:
         from vortex.torch import backend
+        from vortex.torch.dynamo import OPENING
 
+        OPENING.listen()  # before each network PyTorch is reset, as no new process is, and told nothing of the next
         return torch.compile(module, dynamic=True, backend=backend)
 
 
