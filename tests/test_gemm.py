@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
 import mmap
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -517,6 +519,18 @@ def test_a_packed_operand_past_two_to_the_31_elements(gemm: GemmKernel) -> None:
     a = integers(2, k)
     c = gemm(a, PackedOperand(data, n, k, end.identity))
     assert np.array_equal(c[:, -4 * panel :], a @ last) and not c[:, : -4 * panel].any()
+
+
+@pytest.mark.parametrize(("k", "n"), [(40, 1000), (40, 20), (300, 1)])
+def test_a_copy_of_a_packed_operand_is_read_where_it_lies(gemm: GemmKernel, k: int, n: int) -> None:
+    """In panels, as rows and along k; the memory of the first is given back."""
+    a, b = integers(5, k), integers(k, n)
+    packed = gemm.pack(b)
+    copies = copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))
+    del packed
+    for copied in copies:
+        assert copied.address == id(copied.data)
+        assert np.array_equal(gemm(a, copied, out=np.empty((5, n), np.float32)), a @ b)
 
 
 def test_eight_threads_call_one_library(gemm: GemmKernel) -> None:

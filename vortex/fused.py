@@ -75,7 +75,7 @@ class FusedGemm(GemmKernel):
                 if made is not None:
                     return made
             out = self._allocate(a, b, transpose_a, transpose_b)
-        status = self._by_address(a, data, out, flags, sizes, extras)
+        status = self._by_address(a, b, out, flags, sizes, extras)
         if not status:
             return out
         if status != UNREAD:
@@ -88,7 +88,7 @@ class FusedGemm(GemmKernel):
             if type(operand) is not np.ndarray:
                 return UNREAD
         if sizes:
-            status = self._packed_arrays(id(a), b, id(out), flags, *sizes, *map(id, extras))
+            status = self._packed_arrays(id(a), b.address, id(out), flags, *sizes, *map(id, extras))
         else:
             status = self._arrays(id(a), id(b), id(out), flags, *map(id, extras)) if type(b) is np.ndarray else UNREAD
         return int(status)

@@ -135,7 +135,7 @@ class GemmKernel(Planner):
                 and type(out) is _ARRAY
                 and b.identity is self._identity
                 and not transpose_b
-                and not self._packed_arrays(id(a), b.memory, id(out), flags | b.flags, b.n, b.k)
+                and not self._packed_arrays(id(a), b.address, id(out), flags | b.flags, b.n, b.k)
             ):
                 return out
             return self._with_packed(a, b, out, flags)
@@ -179,7 +179,7 @@ class GemmKernel(Planner):
                     return made
             out = self._allocate(a, b, flags & TRANSPOSE_A != 0, False)
         if type(a) is _ARRAY and type(out) is _ARRAY:
-            status = self._packed_arrays(id(a), b.memory, id(out), flags, b.n, b.k)
+            status = self._packed_arrays(id(a), b.address, id(out), flags, b.n, b.k)
             if not status:
                 return out
             if status != UNREAD:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 from typing import Any
@@ -92,16 +92,24 @@ class PackedOperand:
     k: int
     identity: str
     transposed: bool = False
+    flags: int = field(init=False)
+    """How the native door is told of it: as a matrix, transposed or not, or as panels."""
+    address: int = field(init=False)
+    """Of `data`, an object of Python that the native door reads; kept, since to ask for it takes small calls longer."""
+
+    def __post_init__(self) -> None:
+        flags = PACKED if self.data.ndim == 1 else TRANSPOSE_B if self.transposed else 0
+        object.__setattr__(self, "flags", flags)
+        object.__setattr__(self, "address", id(self.data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has an address of its own."""
+        return PackedOperand, (self.data, self.n, self.k, self.identity, self.transposed)
 
     @cached_property
     def memory(self) -> Any:
-        """`data` as the native door takes it at once; an array is looked at anew in each call."""
+        """`data` as the native door takes it beside tensors; an array would be looked at anew in each call."""
         return viewed(self.data)
-
-    @cached_property
-    def flags(self) -> int:
-        """How the native door is told of it: as a matrix, transposed or not, or as panels."""
-        return PACKED if self.data.ndim == 1 else TRANSPOSE_B if self.transposed else 0
 
     def __repr__(self) -> str:
         return f"PackedOperand(n={self.n}, k={self.k}, library={self.identity[:12]})"

@@ -36,19 +36,14 @@ typedef struct {
   int64_t shape[2], strides[2];
 } array_tensor;
 
-/* Element types by their numbers in NumPy; 0 bits for all others, bytes in another order too. */
+/* Element types by their numbers in NumPy; 0 bits for all others, bytes in another order too. From a table, since one that is put together
+ * from bytes is read whole right after. */
 static inline DLDataType element_type(const array_type *type) {
-  enum { BYTE = 1, UNSIGNED_BYTE = 2, INT = 5, UNSIGNED_SHORT = 4, FLOAT = 11, HALF = 23 };
-  if (type->byte_order == '>') return (DLDataType){0, 0, 0};
-  switch (type->number) {
-    case BYTE: return (DLDataType){kDLInt, 8, 1};
-    case UNSIGNED_BYTE: return (DLDataType){kDLUInt, 8, 1};
-    case UNSIGNED_SHORT: return (DLDataType){kDLUInt, 16, 1};
-    case INT: return (DLDataType){kDLInt, 32, 1};
-    case HALF: return (DLDataType){kDLFloat, 16, 1};
-    case FLOAT: return (DLDataType){kDLFloat, 32, 1};
-    default: return (DLDataType){0, 0, 0};
-  }
+  enum { BYTE = 1, UNSIGNED_BYTE = 2, UNSIGNED_SHORT = 4, INT = 5, FLOAT = 11, HALF = 23 };
+  static const DLDataType types[] = {[BYTE] = {kDLInt, 8, 1},  [UNSIGNED_BYTE] = {kDLUInt, 8, 1}, [UNSIGNED_SHORT] = {kDLUInt, 16, 1},
+                                     [INT] = {kDLInt, 32, 1}, [FLOAT] = {kDLFloat, 32, 1},       [HALF] = {kDLFloat, 16, 1}};
+  int known = type->byte_order != '>' && type->number >= 0 && type->number <= HALF;
+  return types[known ? type->number : 0];
 }
 
 /* The array at an address as the value of a tensor; 0 where it is something that the general way must look at. */
@@ -57,12 +52,12 @@ static inline int read_array(int64_t address, int is_written, array_tensor *to, 
   int wanted = IS_ALIGNED | (is_written ? IS_WRITEABLE : 0);
   if (x->rank < 1 || x->rank > 2 || (x->flags & wanted) != wanted) return 0;
   DLDataType type = element_type(x->type);
-  int64_t item = type.bits / 8;
-  if (!item) return 0;
+  if (!type.bits) return 0;
+  int item = __builtin_ctz(type.bits / 8); /* a power of two: dividing six strides would take as long as a small product */
   for (int axis = 0; axis < x->rank; axis++) {
-    if (x->strides[axis] % item) return 0;
+    if (x->strides[axis] & ((1 << item) - 1)) return 0;
     to->shape[axis] = x->shape[axis];
-    to->strides[axis] = x->strides[axis] / item;
+    to->strides[axis] = x->strides[axis] >> item;
   }
   to->tensor = (DLTensor){.data = x->data, .device = {kDLCPU, 0}, .ndim = x->rank, .dtype = type, .shape = to->shape, .strides = to->strides};
   *value = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr};

@@ -202,12 +202,12 @@ EXPORT int __tvm_ffi_reads_arrays(void *self, const TVMFFIAny *args, int32_t cou
                                  args[5].v_int64));
 }
 
-/* The values of a call whose arrays come by their addresses: A, C, B unless it is packed, and all behind the first `fixed`; 0 where one is
- * not a plain one. */
-static int read_arrays(const TVMFFIAny *args, int32_t count, int32_t fixed, int packed, array_tensor *tensors, TVMFFIAny *values) {
+/* The values of a call whose arrays come by their addresses: the operands, and all behind the first `fixed`; 0 where one is not a plain
+ * one. */
+static int read_arrays(const TVMFFIAny *args, int32_t count, int32_t fixed, array_tensor *tensors, TVMFFIAny *values) {
   if (count > fixed + VX_EXTRAS) return 0;
   for (int32_t i = 0, found = 0; i < count; i++) {
-    int is_array = i <= OPERAND_OUT ? i != OPERAND_B || !packed : i >= fixed;
+    int is_array = i <= OPERAND_OUT || i >= fixed;
     if (!is_array)
       values[i] = args[i];
     else if (!read_array(args[i].v_int64, i == OPERAND_OUT, &tensors[found++], &values[i]))
@@ -220,14 +220,14 @@ static int read_arrays(const TVMFFIAny *args, int32_t count, int32_t fixed, int 
 EXPORT int __tvm_ffi_gemm_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   array_tensor tensors[OPERAND_ROWS];
   TVMFFIAny values[4 + VX_EXTRAS];
-  if (!read_arrays(args, count, 4, 0, tensors, values)) return answer(result, UNREAD);
+  if (!read_arrays(args, count, 4, tensors, values)) return answer(result, UNREAD);
   return __tvm_ffi_gemm(self, values, count, result);
 }
 
-/* gemm_packed_arrays(a, b or packed, out, flags, n, k, extras...): as gemm_packed, of all but B by their addresses. */
+/* gemm_packed_arrays(a, b or packed, out, flags, n, k, extras...): as gemm_packed, likewise. */
 EXPORT int __tvm_ffi_gemm_packed_arrays(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   array_tensor tensors[OPERAND_ROWS];
   TVMFFIAny values[6 + VX_EXTRAS];
-  if (!read_arrays(args, count, 6, 1, tensors, values)) return answer(result, UNREAD);
+  if (!read_arrays(args, count, 6, tensors, values)) return answer(result, UNREAD);
   return __tvm_ffi_gemm_packed(self, values, count, result);
 }

@@ -31,7 +31,7 @@ static inline int read_elements(const TVMFFIAny *value, int operand, int least, 
   if (!is_of(t, type)) return REFUSE(BAD_DTYPE, operand);
   *tensor = t;
   *data = (char *)t->data + t->byte_offset;
-  return (uintptr_t)*data % (uintptr_t)(type->bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
+  return (uintptr_t)*data & (uintptr_t)(type->bits / 8 - 1) /* a power of two */ ? REFUSE(MISALIGNED, operand) : 0;
 }
 
 static inline int read_floats(const TVMFFIAny *value, int operand, int least, int most, const DLTensor **tensor, float **data) {

@@ -72,7 +72,7 @@ int64_t vx_gpu_read_data(const vx_gpu_opened *of, const DLTensor *t, int operand
   if (t->device.device_id != of->place.device) return DETAILED(OTHER_DEVICE, operand, t->device.device_id);
   if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1) return REFUSE(BAD_DTYPE, operand);
   *data = (char *)t->data + t->byte_offset;
-  return (uintptr_t)*data % (uintptr_t)(bits / 8) ? REFUSE(MISALIGNED, operand) : 0;
+  return (uintptr_t)*data & (uintptr_t)(bits / 8 - 1) /* a power of two */ ? REFUSE(MISALIGNED, operand) : 0;
 }
 
 void *vx_gpu_release_python(const vx_gpu_opened *of) {

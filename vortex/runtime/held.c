@@ -26,7 +26,8 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
       for (int64_t s = 0, p = 0; s < plain; s++, p += depth)
         vx_held_tiles[width](a + i * lda + p, from + p * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc, (int32_t)wide, accumulate || s);
       if (finished) {
-        vx_store at = vx_store_from(store, i, j);
+        vx_store at = *store;
+        vx_move_store(&at, i, j);
         const vx_extra *x = at.extras;
         vx_held_finish_tiles[width](a + i * lda + last, from + last * ldb, to, at.out, height, k - last, lda, ldb, ldc, at.row_stride, (int32_t)wide,
                             accumulate || plain, x[0].data, x[0].row_stride, x[1].data, x[1].row_stride, x[2].data, x[2].row_stride,

@@ -19,7 +19,8 @@ int vx_may_cut(void) { return !vx_fixed[0] && !vx_fixed[1]; }
 
 vx_call vx_region_call(const vx_call *call, const vx_region *region) {
   vx_call part = *call;
-  vx_store store = vx_store_of(call), moved = vx_store_from(&store, region->row, region->column);
+  vx_store moved = vx_store_of(call);
+  vx_move_store(&moved, region->row, region->column);
   part.m = region->rows;
   part.n = region->columns;
   part.a += call->transpose_a ? region->row : region->row * call->lda;
@@ -64,7 +65,7 @@ int vx_execute_regions(const vx_call *call, const vx_region *regions, int64_t co
     made->call = vx_region_call(call, region);
     made->dot = vx_strategies[region->strategy].dot;
     if (!made->dot)
-      made->outer = vx_outer_of(&made->call, &plan);
+      vx_make_outer(&made->outer, &made->call, &plan);
     else if (vx_dots_of(&made->call, &plan, &made->dotted))
       return 1;
     tasks += region->grid_m * region->grid_n;

@@ -23,11 +23,9 @@ vx_store vx_store_of(const vx_call *call) {
   return store;
 }
 
-vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column) {
-  vx_store moved = *store;
-  moved.out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
-  for (int64_t x = 0; x < VX_EXTRAS; x++) moved.extras[x].data = vx_operand_at(store, x, row, column);
-  return moved;
+void vx_move_store(vx_store *store, int64_t row, int64_t column) {
+  for (int64_t x = 0; x < vx_operand_count; x++) store->extras[x].data = vx_operand_at(store, x, row, column);
+  store->out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
 }
 
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows, int64_t columns) {

@@ -29,7 +29,7 @@ typedef struct {
 } vx_dotted;
 
 /* execute.c; the task `index` of the plan. */
-vx_outer vx_outer_of(const vx_call *call, const vx_plan *plan);
+void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan);
 void vx_run_outer(void *outer, int64_t index);
 
 /* dot.c: the operands by their roles; a B whose columns are not contiguous is turned over into scratch of this thread, which keeps

@@ -361,10 +361,10 @@ typedef void (*vx_fork_join)(void (*body)(void *data), void *data, unsigned thre
 /* Tasks run on the threads of `fork_join` from now on; on the library's own ones again with NULL. */
 void vx_borrow_threads(vx_fork_join fork_join);
 
-/* store.c: what the store stage of `call` needs, and the same seen from another first row and column; then the stage itself
+/* store.c: what the store stage of `call` needs; the same, to be seen from another first row and column; then the stage itself
  * on rows x columns of finished sums that lie at `c`, `ldc` elements apart, and belong to that place of the output. */
 vx_store vx_store_of(const vx_call *call);
-vx_store vx_store_from(const vx_store *store, int64_t row, int64_t column);
+void vx_move_store(vx_store *store, int64_t row, int64_t column);
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows,
                      int64_t columns);
 /* Where rows are short and follow each other: asks for the lines that the tile after the one at `out` writes. */

@@ -48,7 +48,8 @@ static void run_blocks(const job *work, float *packed, float *scratch, float *su
     const char *a = (const char *)call.a + (call.transpose_a ? row : row * call.lda) * VX_ITEM;
     if (work->load_a == A_ROWS) vortex_words_rows(a, packed, call.k, rows, call.lda, kept);
     if (work->load_a == A_COLUMNS) vortex_words_columns(a, packed, call.k, rows, call.lda, kept);
-    vx_store store = vx_store_from(whole, row, 0);
+    vx_store store = *whole;
+    vx_move_store(&store, row, 0);
     for (int64_t first = column; first < end; first += s->tile_n) {
       int64_t stop = smaller(first + s->tile_n, end);
       work->nest(work->load_a ? (const void *)packed : a, call.b, sums - first, NULL, scratch, rows, first, stop, call.k, lda, call.ldb,
@@ -100,7 +101,8 @@ static void run_task(void *context, int64_t index) {
     }
   }
   float *tile = scratch + a_words + b_words;
-  vx_store whole = vx_store_of(call), store = vx_store_from(&whole, row, 0);
+  vx_store whole = vx_store_of(call), store = whole;
+  vx_move_store(&store, row, 0);
   if (work->in_blocks)
     run_blocks(work, scratch, scratch + a_words, tile, row, m, column, end, &whole);
   else if (at_once)
