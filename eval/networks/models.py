@@ -5,6 +5,8 @@ from typing import Any
 
 SYSTEMS = ("vortex", "vortex_modules", "eager", "inductor", "onnxruntime")
 """Ways to run a network, in the order in which they are told: see eval.networks.systems."""
+WARM_CALLS = 2
+"""A call is warm after so many before it."""
 LENGTHS = tuple(round(1 + 475 * step / 16) for step in range(17))
 """17 lengths from 1 to 476, as the paper's section 7.3 has."""
 BATCHES, SIZES = (1, *range(4, 65, 4)), (64, 128, 224, 320, 448, 640)

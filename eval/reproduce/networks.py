@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from eval import machine
 from eval.alternate import rotated
 from eval.compare import markdown
-from eval.networks.models import NETWORKS, SYSTEMS
+from eval.networks.models import NETWORKS, SYSTEMS, WARM_CALLS
 from eval.process import WorkerError, WorkerProcess
 from eval.records import Line
 from eval.reproduce.calls import undisturbed
@@ -56,6 +56,11 @@ def within(case: Whole, seconds: float) -> Whole:
     return replace(case, seconds=seconds)
 
 
+def lasting(longer: float, calls: Sequence[float], rounds: int, seconds: float) -> float:
+    """About how long an input takes to measure, from seconds of a call, a system each, on one as many times shorter."""
+    return sum((1 + WARM_CALLS) * call * longer + rounds * max(seconds, call * longer) for call in calls)
+
+
 def _label(extents: Sequence[int]) -> str:
     """The length of a text; batch and size of images."""
     return f"{extents[1]}" if len(extents) == 2 else f"{extents[0]}x{extents[-1]}"
@@ -96,26 +101,29 @@ def open_networks(options: Options, stack: ExitStack) -> Measure:
         return [{"input": _label(extents), **row} for row in rows]
 
     def one(case: Whole) -> list[Line]:
-        begin, ready, rows = time.monotonic(), {}, []
+        begin, ready, rows, calls = time.monotonic(), {}, list[Line](), list[float]()
         request = {"do": "open", "network": case.id, "small": options.smoke}
         for name, worker in workers.items():
             try:
                 opened = worker.ask(request, OPEN_TIMEOUT)
                 ready[name] = worker
+                calls.append(opened["call_s"])
                 rows.append({"system": name, "opened_s": opened["seconds"], "versions": worker.versions})
             except WorkerError as error:
                 rows.append({"system": name, "error": str(error)})
         found: dict[tuple[int, ...], list[Line]] = {}
-        per_element = 0.0
+        known = math.prod(NETWORKS[case.id].first[-1])
         for extents in inputs_of(case.id, options):
-            now = time.monotonic()
-            if found and now - begin + per_element * math.prod(extents) > case.seconds:
+            elements = math.prod(extents)
+            if found and time.monotonic() - begin + lasting(elements / known, calls, rounds, seconds) > case.seconds:
                 continue
             try:
                 found[extents] = one_input(ready, case.id, extents)
             except machine.BusyError as error:  # the network is open: the others are measured, and the page tells
                 found[extents] = [{"input": _label(extents), "system": "all", "error": str(error)}]
-            per_element = (time.monotonic() - now) / math.prod(extents)
+            timed = [row["seconds"] for row in found[extents] if "seconds" in row]
+            if timed and elements > known:
+                known, calls = elements, timed
         return rows + [
             row
             for extents in NETWORKS[case.id].inputs
