@@ -24,7 +24,7 @@ from conftest import CORES, dots
 import vortex
 from vortex import DtypeError, OperandError, launcher
 from vortex.launcher import GemmKernel
-from vortex.operands import PackedOperand, aligned_zeros
+from vortex.operands import PackedOperand, aligned_zeros, zeros_for_constants
 from vortex.plans import Grid, OperandB
 
 RNG = np.random.default_rng(7)
@@ -531,6 +531,13 @@ def test_a_copy_of_a_packed_operand_is_read_where_it_lies(gemm: GemmKernel, k: i
     for copied in copies:
         assert copied.address == id(copied.data)
         assert np.array_equal(gemm(a, copied, out=np.empty((5, n), np.float32)), a @ b)
+
+
+def test_what_is_laid_out_once_begins_on_a_huge_page() -> None:
+    for count, page in ((1, 64), (2**17, 64), (2**18, 2 << 20), (3 * 2**18 + 1, 2 << 20), (2**20 + 5, 2 << 20)):
+        room = zeros_for_constants(count)
+        assert room.ctypes.data % page == 0 and room.size == count and room.dtype == np.float32 and not room.any()
+        room[:] = 1.0
 
 
 def test_eight_threads_call_one_library(gemm: GemmKernel) -> None:

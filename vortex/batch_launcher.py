@@ -22,12 +22,12 @@ from vortex.operands import (
     TRANSPOSE_A,
     TRANSPOSE_B,
     UNREADABLE,
-    aligned_zeros,
     exportable,
     matrix_of,
     refuse_gradients,
     unreadable,
     zero_flags,
+    zeros_for_constants,
 )
 from vortex.operators import BatchGemm, rebuilt, store_of
 from vortex.plans import Grid, LaunchPlan, Shape
@@ -75,7 +75,7 @@ class Products:
         )
         shape = one.data.shape
         line = one.data.strides[0] // 4 if len(shape) == 2 and shape[1] else shape[-1]
-        room = aligned_zeros(len(places) * int(np.prod(shape[:-1])) * line).view(one.data.dtype)
+        room = zeros_for_constants(len(places) * int(np.prod(shape[:-1])) * line).view(one.data.dtype)
         data = room.reshape(*batch, *shape[:-1], line)[..., : shape[-1]]
         for place in places:
             data[place] = self.gemm.pack(b[place], transpose=transpose).data

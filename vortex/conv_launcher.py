@@ -18,7 +18,7 @@ from vortex.errors import OperandError, ShapeError, UnknownNameError
 from vortex.explain import Explanation
 from vortex.library import Library, write
 from vortex.native import native_module
-from vortex.operands import REASONS, UNREADABLE, aligned_zeros, exportable, refuse_gradients, unreadable, viewed
+from vortex.operands import REASONS, UNREADABLE, exportable, refuse_gradients, unreadable, viewed, zeros_for_constants
 from vortex.plans import Grid
 from vortex.shapes import thread_count
 from vortex.threads import Listener, get_num_threads
@@ -187,7 +187,7 @@ class ConvKernel:
         padded = -(-filters // width) * width * depth
         sizes = [first, *(ALGORITHMS[tile].points * padded for tile in TILES)]
         sizes = [size if forms >> bit & 1 else 0 for bit, size in enumerate(sizes)]
-        data = aligned_zeros(sum(sizes))
+        data = zeros_for_constants(sum(sizes))
         pieces = np.split(data, np.cumsum(sizes)[:-1])
         try:
             matrix = exportable(w)

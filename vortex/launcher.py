@@ -26,7 +26,6 @@ from vortex.operands import (
     UNREADABLE,
     PackedOperand,
     Refusal,
-    aligned_zeros,
     allocated,
     described,
     exportable,
@@ -37,6 +36,7 @@ from vortex.operands import (
     retry,
     tensors_alone,
     unreadable,
+    zeros_for_constants,
 )
 from vortex.planner import Planner
 from vortex.plans import LaunchPlan, planned
@@ -242,11 +242,11 @@ class GemmKernel(Planner):
                 # they are. Both on cache lines, so that no vector straddles two.
                 lines, columns = (n, k) if few else (k, n)
                 line = -(-columns // lanes) * lanes
-                data = aligned_zeros(lines * line).reshape(lines, line)[:, :columns]
+                data = zeros_for_constants(lines * line).reshape(lines, line)[:, :columns]
                 status = self._readable(exportable(b))
             else:
                 lines = words.lines(k) if words else k
-                data = aligned_zeros(-(-n // panel) * lines * panel)
+                data = zeros_for_constants(-(-n // panel) * lines * panel)
                 data = data.view(np.int32) if words else data
                 status = self._pack(exportable(b), data, flags)
         except UNREADABLE as error:

@@ -14,12 +14,12 @@ from vortex.library import Library
 from vortex.operands import (
     UNREADABLE,
     PackedOperand,
-    aligned_zeros,
     described,
     exportable,
     extents,
     refuse_gradients,
     unreadable,
+    zeros_for_constants,
 )
 from vortex.plans import Shape
 
@@ -58,7 +58,7 @@ class WeightedGemm(FusedGemm):
         n, k = (rows, columns) if transpose else (columns, rows)
         self._check_fixed(n=n, k=k)
         panel = self.manifest.panel
-        data = aligned_zeros(-(-n // panel) * self.weights.lines(k) * panel).view(np.int32)
+        data = zeros_for_constants(-(-n // panel) * self.weights.lines(k) * panel).view(np.int32)
         try:
             more = () if zeros is None else (exportable(zeros),)
             status = self._pack(exportable(q), exportable(scales), data, int(transpose) * 2, *more)

@@ -13,7 +13,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, STREAMS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -43,8 +43,8 @@ FAR, LONG = T.int64(1 << 18), T.int64(64)
 """Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one. With
 it 8448x3000x2816 went from 77 to 82 GFLOP/s and 3072x1500x128 from 73 to 82 on a Zen 3, the second from 103 to 108 and
 20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses 2 to 3 %."""
-QUICK = 5
-"""Rows of a tile that is over with a step of k before L2 has brought the next one: 8 cycles for 4 x 4 vectors."""
+QUICK, NEVER = 5, T.int64(1 << 40)
+"""Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -75,9 +75,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows, asks for its own
-    panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines.
-    Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A
-    is walked over, a tile asks for C of the next one too: sums begin with it, or end there.
+    panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines, or
+    nothing. Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile. Where a FAR
+    part of A is walked over, a tile asks for C of the next one too: sums begin with it, or end there.
     `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
     as `how` says.
     """
@@ -253,6 +253,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
                             # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
                             asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
+                            quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
                             torn: T.let[T.bool] = T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0)
                             own: T.let[T.bool] = T.And(T.Or(tiles == 1, height <= QUICK), T.Or(panel == ldb, torn))
                             alone: T.let[T.bool] = T.bool(False) if pack_b else own
@@ -302,7 +303,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             )
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
                             often: T.let[T.int64] = T.max(T.truncdiv(apart * asking, height), T.int64(1))
-                            every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), sharing))
+                            rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, sharing)
+                            every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), rarely))
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
                             )

@@ -63,7 +63,7 @@ typedef struct {
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
  * for what comes next. */
-enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4 };
+enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8 };
 
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
  * type of the output, which is not that of the sums where vx_apart is 1. */
@@ -237,6 +237,7 @@ extern const int64_t vx_crowded_span;  /* bytes; rows a multiple of them apart c
 extern const int64_t vx_crowded_rows;  /* and so many of them stay in L2 */
 extern const int64_t vx_reach;         /* bytes of pages whose translations are found again, 0 for any number, */
 extern const int64_t vx_page_bytes;    /* and of one page */
+extern const int64_t vx_roomy;         /* whether a core starts one multiply-add a cycle */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
