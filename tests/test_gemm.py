@@ -538,6 +538,8 @@ def test_what_is_laid_out_once_begins_on_a_huge_page() -> None:
         room = zeros_for_constants(count)
         assert room.ctypes.data % page == 0 and room.size == count and room.dtype == np.float32 and not room.any()
         room[:] = 1.0
+    with pytest.raises(MemoryError, match="no room"):
+        zeros_for_constants(2**58)
 
 
 def test_eight_threads_call_one_library(gemm: GemmKernel) -> None:

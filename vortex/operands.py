@@ -143,7 +143,10 @@ def zeros_for_constants(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     rest = size % HUGE_PAGE
     if rest >= HUGE_PAGE // 2:  # less gets small pages
         size += HUGE_PAGE - rest
-    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no room for {size + HUGE_PAGE} bytes of what is laid out once") from error
     start = -np.frombuffer(memory, np.uint8).ctypes.data % HUGE_PAGE
     with suppress(OSError):  # a kernel built without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, size)

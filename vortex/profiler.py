@@ -214,7 +214,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     crowded_rows = max(l2.capacity_bytes // l2.shared_by // crowded_bytes, 1)
     return Rates(
         call=EFFECTS.call_s,
-        thread_start=profile.thread_start_s,
+        thread_start=EFFECTS.handed * profile.thread_start_s,
         tile_start=float(fixed),
         tile_vector=float(each),
         copy=profile.copy_s,

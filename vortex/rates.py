@@ -253,6 +253,8 @@ class Effects:
     line: by the races of a Zen 4 and a Zen 5 whole ones have arithmetic enough for it."""
     scattered_row_bytes: int = 8192
     """The same where pages are small: which sets of L2 each falls in is chance."""
+    handed: float = 3.5
+    """How many times an empty job takes one whose operands and sums the other cores had before (Zen 4)."""
     reach_share: float = 0.5
     """Of the translations that a core keeps, for the rows of one operand,"""
     page_start: float = 0.15
