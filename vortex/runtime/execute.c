@@ -11,7 +11,7 @@
 #define NEAR_LEAST 3
 #define NEAR_LOOSE 2
 /* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
- * is: 1x1024x1024 72 to 90 GB/s, two rows out of memory 22 to 37, eight 17 to 20. */
+ * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
 
 /* Rows of its register tiles for so many columns: fewer vectors than a tile has leave registers for more rows. As the cost has it. */
 static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
@@ -69,9 +69,9 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
   int64_t weights = call->n * call->k;
-  int quiet = call->packed && vx_roomy && !s->held;
+  int quiet = call->packed && vx_roomy;
   int near = call->packed ? !quiet && (at->m >= NEAR_LEAST || !vx_overflows(weights)) : !vx_overflows(weights * NEAR_LOOSE);
-  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (near && !s->held ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0);
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0);
   for (int64_t i = 0; i < at->m; i += band) {
     int64_t rows = smaller(band, at->m - i);
     vx_store from = *at->store;

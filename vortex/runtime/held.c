@@ -11,9 +11,10 @@ static int width_of(int64_t columns) {
 
 int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
                      int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
-                     int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t accumulate,
+                     int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
                      const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)tile_n, (void)rows, (void)vectors;
+  int accumulate = how & VX_ADDS;
   int64_t steps = k > tile_k ? quotient_up(k, tile_k) : 1, depth = quotient_up(k, steps);
   for (int64_t i = 0; i < m; i += tile_m) {
     int64_t height = smaller(tile_m, m - i);
