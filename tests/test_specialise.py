@@ -24,6 +24,7 @@ from vortex.analyzer import (
     CLOSE_FILTERS,
     FILTERS,
     MOST_ARRIVING,
+    analyze,
     arrives,
     choose_panel,
     cover,
@@ -40,8 +41,8 @@ from vortex.grouped_launcher import GroupedGemmKernel
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import BatchGemm, GroupedGemm
-from vortex.plans import Grid, OperandB, Region
-from vortex.selector import SlopeTable
+from vortex.plans import Grid, OperandB, Region, Shape
+from vortex.selector import SlopeTable, problem
 from vortex.shapes import shape_of
 from vortex.specialise import last_vectors, micro_kernels, specialised
 from vortex.specs import load_spec
@@ -120,6 +121,24 @@ def test_a_family_for_few_shapes_has_its_place_and_one_for_none_has_not() -> Non
     weights = np.ones(1000, np.float32)
     assert cover(loss, weights, 2) == [0, 1] and sorted(cover(loss, weights, 2, first)) == [0, 3]
     assert families([one, other], loss[:, :2]) == [] == families([dot, streamed], loss[:, 2:])
+
+
+@pytest.mark.parametrize("name", ["epyc-zen5", "epyc-zen4", "epyc-zen3"])
+@pytest.mark.parametrize("hints", [{"m": 100000, "n": 16, "k": 8}, {"m": 64, "n": 100, "k": 70}, {"m": 1, "n": 4096}])
+def test_what_was_not_expected_is_served_too(name: str, hints: dict[str, int]) -> None:
+    """Shapes that families beside the register tiles serve alone, if rows of A lie as they like: those take neither a
+    transposed A nor a long k."""
+    spec = load_spec(name)
+    operator = ops.Gemm(**{axis: ops.often({extent: 1}) for axis, extent in hints.items()})
+    lanes = spec.instruction("float32").lanes
+    kept = specialised(operator, spec, found(spec), lanes, 16, lambda *_: in_numpy).strategies
+    of = selector(spec, kept)
+    chosen, panel = analyze(kept, of.rates, of.table, lanes, 2, 16, extents(operator))
+    assert set(chosen) <= set(kept) and len(set(chosen)) == len(chosen)
+    library = replace(of, strategies=chosen, panel=panel)
+    for b, a_is_col, (m, n, k) in itertools.product(OperandB, (False, True), ((5, 16, 1000), (200, 300, 400))):
+        asked = problem(Shape(m, n, k, b, a_is_col=a_is_col), Grid(1, 1), 1, of.rates)
+        assert library.totals([asked]).min() < 1.0, (b, a_is_col, m, n, k)
 
 
 def reals(*shape: int) -> np.ndarray:

@@ -16,12 +16,12 @@ import numpy as np
 
 from vortex.arithmetic import Array
 from vortex.axes import Extent, Hint, often
-from vortex.candidates import WIDEST_PANEL, Strategy
+from vortex.candidates import WIDEST_PANEL, Strategy, takes_packed
 from vortex.dtypes import WordFormat
 from vortex.plans import Grid, OperandB, Shape, grids
 from vortex.problem import Problem
 from vortex.rates import Rates
-from vortex.selector import Selector, SlopeTable, problem
+from vortex.selector import Selector, SlopeTable, problem, reads_panels
 
 COARSE = (1, 4, 12, 40, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 7, 10, 13, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
@@ -142,6 +142,27 @@ def cover(loss: Array, weights: Array, most: int, first: Sequence[int] = ()) -> 
     return chosen
 
 
+def everywhere(strategy: Strategy, b: OperandB, panel: int) -> bool:
+    """Whether it serves such a B whatever A and the extents are: calls may have others than those that are expected."""
+    stage = strategy.stage
+    if b is OperandB.PACKED or not stage.tiled:
+        return stage.tiled and reads_panels(strategy, panel)
+    return stage.pack_b or (b is OperandB.PLAIN and not stage.swap)
+
+
+def complete(
+    strategies: Sequence[Strategy], kinds: Sequence[OperandB], panel: int, loss: Array, weights: Array, most: int
+) -> list[int]:
+    """The choice of columns of `loss`, in which each kind of B has a strategy that serves it `everywhere`."""
+    first = families(strategies, loss)
+    chosen = cover(loss, weights, most, first)
+    able = ([i for i, s in enumerate(strategies) if everywhere(s, kind, panel)] for kind in kinds)
+    missing = [indices for indices in able if indices and not set(indices) & set(chosen)]
+    means = np.average(np.log(loss), axis=0, weights=weights)
+    needed = dict.fromkeys(min(indices, key=lambda i: float(means[i])) for indices in missing)
+    return cover(loss, weights, most, [*first, *needed]) if needed else chosen
+
+
 def packed_under_each(
     strategies: Sequence[Strategy], rates: Rates, table: SlopeTable, lanes: int, packed: Domain, words: WordFormat,
     price: Price,
@@ -211,18 +232,20 @@ def analyze(
         finalists = packed_under_each(strategies, rates, table, lanes, packed_alone, words, price)
     else:
         finalists = best_under_each(wide, domain(first, [OperandB.PLAIN, OperandB.TRANSPOSED], known).shapes, price)
-    if words and not words.weights:
-        # Those that pack nothing serve packed operands alone, whose width is not chosen yet: priced as if B were plain.
+    if (words and not words.weights) or not any(s.stage.tiled and takes_packed(s) for s in finalists):
+        # Those that pack nothing serve packed operands, whose width is not chosen yet: priced as if B were plain.
         loose = Selector(tuple(s for s in strategies if not s.stage.pack_b), rates, table, lanes, 1)
         finalists += best_under_each(loose, domain(first, [OperandB.PLAIN], known).shapes, price)
+        finalists = list(dict.fromkeys(finalists))
     columns = {"n": packed} if packed else {}
     alone = domain(first, [OperandB.PACKED], {**known, **columns})
     panel = choose_panel(rates, table, lanes, finalists, alone, words, CLOSE_FILTERS if packed else 0.0, price)
     narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
-    over = domain(last, [OperandB.PACKED] if words and words.weights else list(OperandB), known)
+    kinds = [OperandB.PACKED] if words and words.weights else list(OperandB)
+    over = domain(last, kinds, known)
     loss, weights = losses(narrow, over.shapes, 1, price), np.array(over.weights, np.float32)
     if threads > 1:
         loss = np.concatenate([loss, losses(narrow, over.shapes, threads, price)])
         weights = np.concatenate([weights, weights])
-    chosen = cover(loss, weights, most, families(finalists, loss))
+    chosen = complete(finalists, kinds, panel, loss, weights, most)
     return tuple(finalists[index] for index in sorted(chosen)), panel
