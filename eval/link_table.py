@@ -13,8 +13,9 @@ from typing import Any
 
 from vortex import operators
 from vortex.candidates import Strategy, sieve
-from vortex.codegen.cpu import STAGES, emit_library, parts_of, product_tasks
+from vortex.codegen.cpu import emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
 from vortex.codegen.prices import cost_object
 from vortex.hardware import HardwareSpec, spec_from
@@ -49,13 +50,14 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     registers = hardware.instruction(manifest.dtype).registers
-    parts = parts_of(operator, strategies, shapes, LAYOUTS, STAGES, registers, manifest.lanes)
+    parts = parts_of(operator, strategies, shapes, LAYOUTS, registers, manifest.lanes)
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)
         with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers) as emission:
             tasks = product_tasks(shapes, parts)
-            objects = emission.start([*tasks.measured, *tasks.rest]).wait("", lambda what, share: None)
+            every = [*tasks.measured, *tasks.rest, *nest_tasks(strategies, parts)]
+            objects = emission.start(every).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
         rates, table, cpu = selector.rates, selector.table, hardware.llvm_cpu
         objects.append(cost_object(rates, table, manifest.lanes, cpu, folder / "costs.o"))

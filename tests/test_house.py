@@ -124,6 +124,7 @@ MODULES = (
     "codegen.selector",
     "codegen.prices",
     "codegen.cpu_winograd",
+    "codegen.cpu_objects",
     "codegen.cpu",
     "codegen.cpu_reduce",
     "codegen.conv",

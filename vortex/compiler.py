@@ -14,8 +14,9 @@ from vortex.analyzer import FILTERS, analyze
 from vortex.axes import extents
 from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
-from vortex.codegen.cpu import Addition, emit_library, load_stages, parts_of, product_tasks
+from vortex.codegen.cpu import Addition, emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
+from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
 from vortex.codegen.prices import Prices
 from vortex.codegen.toolchain import check_versions
@@ -82,8 +83,7 @@ def compile(
     shapes = sorted(called | tiles_called(isa.registers) if conv else called)
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
-    nests = load_stages(found.strategies, layouts)
-    parts = parts_of(operator, found.strategies, shapes, layouts, nests, vectors.registers, lanes)
+    parts = parts_of(operator, found.strategies, shapes, layouts, vectors.registers, lanes)
     tasks = product_tasks(shapes, parts, words)
     with Emission(lanes, hardware.llvm_cpu, folder, workers) as emission:
         kernels = emission.start(tasks.measured).wait(
@@ -108,7 +108,9 @@ def compile(
             found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words, price
         )
         clock.lap("analyze")
-        objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.3 * share))
+        nests = emission.start([] if words else nest_tasks(chosen, parts))
+        objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.2 * share))
+        objects += nests.wait("emitting nests", lambda what, share: progress(what, 0.8 + 0.1 * share))
         clock.lap("emit")
     progress("linking the library", 0.9)
     selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vortex.candidates import WIDEST_PANEL
-from vortex.codegen.cpu import BATCH, Addition, c_floats
+from vortex.codegen.cpu import Addition, c_floats
 from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
 from vortex.codegen.cpu_depthwise import (
     GROUPED_SLIDING,
@@ -20,6 +20,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_symbol,
 )
 from vortex.codegen.cpu_falling import falling_kernel, falling_symbol, falling_tiles
+from vortex.codegen.cpu_objects import BATCH
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL
 from vortex.codegen.cpu_tile import stream_ir

@@ -1,41 +1,32 @@
-"""Strategies in, an object file out: every micro-kernel, load stage and nest that a CPU library needs."""
+"""Objects and strategies in, a shared library out: tables that the runtime finds by name, and the link."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import tirx
 
 from vortex.arithmetic import Array
-from vortex.axes import fixed
-from vortex.candidates import Strategy
-from vortex.codegen.cpu_dot import dot_shapes, dot_table, emit_dots
-from vortex.codegen.cpu_finish import EXTRAS, finish_table, finishing_shapes
-from vortex.codegen.cpu_held import emit_held, held_table, held_tile
-from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, dispatch_symbol, finishing_kernel, micro_kernel
-from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
-from vortex.codegen.cpu_rows import compile_tiles
-from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages, store_symbols
-from vortex.codegen.cpu_streamed import emit_streamed, streamed_table, streamed_tile
-from vortex.codegen.cpu_tile import stream_ir
-from vortex.codegen.cpu_words_objects import word_defines, word_stage_tasks, word_table, word_tasks
-from vortex.codegen.emission import Task
+from vortex.codegen.cpu_dot import dot_table
+from vortex.codegen.cpu_finish import EXTRAS, finish_table
+from vortex.codegen.cpu_held import held_table
+from vortex.codegen.cpu_kernels import LAYOUTS, dispatch_symbol
+from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
+from vortex.codegen.cpu_nest import LoadStage
+from vortex.codegen.cpu_objects import STAGES, Parts, load_stages
+from vortex.codegen.cpu_store import store_symbols
+from vortex.codegen.cpu_streamed import streamed_table
+from vortex.codegen.cpu_words_objects import word_defines, word_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import padded_columns
 from vortex.dtypes import WordFormat
-from vortex.epilogue import Epilogue, Store
-from vortex.errors import CodegenError
+from vortex.epilogue import Store
 from vortex.families import PANELS
-from vortex.operators import prologue_of, store_of
 from vortex.selector import Selector
 from vortex.steps import PER
 
@@ -50,125 +41,6 @@ WORD_SOURCES = (
     "select.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
-BATCH = 16
-STAGES = tuple(
-    LoadStage(layout, rows_first, pack_a, pack_b)
-    for layout, rows_first, pack_a, pack_b in product(LAYOUTS, (False, True), (False, True), PACK_B)
-)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a library has besides micro-kernels, and what its door is told."""
-
-    layouts: Sequence[str]
-    """Of A."""
-    nests: tuple[LoadStage, ...]
-    dots: tuple[tuple[int, int], ...]
-    store: Store
-    prologue: Epilogue
-    fixed: Mapping[str, int]
-    """Extents that every call has; others are refused."""
-    held: tuple[int, int] | None
-    """Rows and depth of the kernel of the held family."""
-    streamed: tuple[int, int, int] | None
-    """Rows, vectors and depth of the kernels of the streamed family."""
-    finishing: tuple[tuple[int, int], ...]
-    """Rows and vectors of the micro-kernels that have the store stage in them."""
-
-
-def parts_of(
-    operator: Any, strategies: Sequence[Strategy], shapes: Sequence[tuple[int, int]], layouts: Sequence[str],
-    nests: tuple[LoadStage, ...], registers: int, lanes: int,
-) -> Parts:  # fmt: skip
-    """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`."""
-    dots, store = dot_shapes(registers, strategies), store_of(operator)
-    held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
-    return Parts(layouts, nests, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
-
-
-def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
-    """The nests that strategies run, for these layouts of A and any B."""
-    wanted = {(s.stage.rows_first, s.stage.pack_a, s.stage.pack_b) for s in strategies if s.stage.tiled}
-    of_layout = [stage for stage in STAGES if stage.layout in layouts]
-    return tuple(stage for stage in of_layout if (stage.rows_first, stage.pack_a, stage.pack_b != "none") in wanted)
-
-
-def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    functions = []
-    for tile in batch:
-        try:
-            functions.append(micro_kernel(tile, lanes))
-        except Exception as error:
-            raise CodegenError(
-                f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
-            ) from error
-    compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
-
-
-def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    nests = [nest(stage, lanes, store, copy_a) for stage, store, copy_a in stages]
-    compile_object(nests, cpu_target(llvm_cpu), path, llvm_ir=EITHER_IR, simplify=False)
-
-
-def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([load_stage(chain, lanes) for chain in chains], cpu_target(llvm_cpu), path)
-
-
-def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
-    stages = [stage for store in stores for stage in store_stages(store, lanes)]
-    compile_object(stages, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
-
-
-def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    kernels = [finishing_kernel(tile, lanes, store) for tile in batch]
-    compile_tiles(kernels, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
-
-
-def _emit_rest(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
-    compile_object([*functions, copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
-
-
-@dataclass(frozen=True)
-class Tasks:
-    """What to emit, in two rounds: strategies can be chosen once the first has been measured."""
-
-    measured: list[Task]
-    rest: list[Task]
-
-
-def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFormat | None = None) -> Tasks:
-    """Objects of the (rows, vectors) micro-kernels for the layouts of A, and of dispatch; then the nests and stages."""
-    stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
-    if words:
-        return Tasks(word_tasks(shapes, words, parts.prologue), [*word_stage_tasks(words, parts.dots), *stored])
-    tiles = sorted(RegisterTile(rows, vectors, layout) for rows, vectors in shapes for layout in parts.layouts)
-    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
-    kernels: list[Task] = [(_emit_rest, tiles), *((_emit_kernels, batch) for batch in batches)]
-    return Tasks(kernels, [*float_stages(parts), *finishing_tasks(parts), *stored])
-
-
-def finishing_tasks(parts: Parts) -> list[Task]:
-    """The same micro-kernels for A by rows, with the store stage in them."""
-    tiles = [RegisterTile(rows, vectors, LAYOUTS[0]) for rows, vectors in parts.finishing]
-    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
-    return [(partial(_emit_finishing, parts.store), batch) for batch in batches]
-
-
-def float_stages(parts: Parts) -> list[Task]:
-    """Nests, families without a nest and prologues of float32 operands, what takes longest first."""
-    copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
-    nests = [(stage, parts.store, copy_a) for stage in parts.nests]
-    half = len(nests) // 2
-    return [
-        (_emit_stages, nests[:half]),
-        (_emit_stages, nests[half:]),
-        *([(emit_dots, parts.dots)] if parts.dots else []),
-        *([(partial(emit_held, parts.store), parts.held)] if parts.held else []),
-        *([(emit_streamed, parts.streamed)] if parts.streamed else []),
-        *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
-    ]
 
 
 def measuring_table(lanes: int) -> str:
@@ -241,7 +113,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
             *dot_table(parts.dots, selector.rates, bool(words)),
-            *(word_table(words) if words else float_table(parts, selector.lanes)),
+            *(word_table(words) if words else float_table(parts, selector)),
             "",
         ]
     )
@@ -254,10 +126,11 @@ LIMITS = (
 """Rates that the runtime looks at itself."""
 
 
-def float_table(parts: Parts, lanes: int) -> list[str]:
+def float_table(parts: Parts, selector: Selector) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    families = [*held_table(parts.held, lanes, parts.store), *streamed_table(parts.streamed)]
-    return [*families, *finish_table(parts.finishing), *nest_table(parts.nests)]
+    without = [*held_table(parts.held, selector.lanes, parts.store), *streamed_table(parts.streamed)]
+    nests = nest_table(load_stages(selector.strategies, parts.layouts))
+    return [*without, *finish_table(parts.finishing), *nests]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 
 from vortex.codegen.cpu_steps import NARROW_STEPS, SETTLE_SYMBOL, settle_ir
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.lower import compile_object, cpu_target, with_body
-from vortex.codegen.trees import found, mapped, substitute
+from vortex.codegen.trees import found, mapped
 
 GROUP = 7
 """Rows from one pointer."""
@@ -83,23 +82,46 @@ define weak_odr hidden float @{_symbol("element", row)}(ptr %first, i64 %apart, 
 """
 
 
+def in_rows(index: Any, stride: Any) -> tuple[Any, int, Any]:
+    """`index` as first + row * stride + along, where `row` and `along` are constants.
+
+    What is no sum, or no multiple of `stride`, stays whole in `first`: TVM's own simplifier and substitution take a
+    hundred times as long for each of the thousands of accesses of a library.
+    """
+    first, row, along = ZERO, 0, 0
+    for term in _terms(index):
+        factor = _cofactor(term, stride)
+        if isinstance(term, tirx.IntImm):
+            along += term.value
+        elif factor is None:
+            first = first + term
+        else:
+            row += sum(part.value for part in _terms(factor) if isinstance(part, tirx.IntImm))
+            for part in _terms(factor):
+                first = first if isinstance(part, tirx.IntImm) else first + part * stride
+    return first, row, tirx.const(along, "int64")
+
+
+def _terms(index: Any) -> list[Any]:
+    return [*_terms(index.a), *_terms(index.b)] if isinstance(index, tirx.Add) else [index]
+
+
+def _cofactor(term: Any, stride: Any) -> Any:
+    """What `stride` is multiplied by in a term; None where it is no factor."""
+    if not isinstance(term, tirx.Mul):
+        return ONE if term.same_as(stride) else None
+    return next((b for a, b in ((term.a, term.b), (term.b, term.a)) if a.same_as(stride)), None)
+
+
 def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """A lowered kernel that reaches its rows of C by groups, and of A where they are many; rows of all
     operands where it settles its sums."""
-    simplify = Analyzer().simplify
     strides = {parameter.name: parameter for parameter in function.params if parameter.name in STRIDES.values()}
 
     def placed(access: Any) -> tuple[int, list[Any]]:
         """The row of an access, counted from a first one, and the arguments of what finds it."""
         stride, (index,) = strides[STRIDES[access.source.name]], access.indices
-        variables: list[Any] = found(index, tirx.Var, lambda _: True)
-        along = simplify(substitute(index, dict.fromkeys(variables, ZERO)))
-        row = int(simplify(substitute(index, {v: ONE if v.same_as(stride) else ZERO for v in variables}) - along))
-        if sum(v.same_as(stride) for v in variables) == 1:  # as a factor, which TVM does not multiply out
-            others = substitute(index, {stride: ZERO})
-            first = simplify(others - along) + simplify(substitute(index, {stride: ONE}) - others - row) * stride
-        else:
-            first = simplify(index - row * stride - along)
+        first, row, along = in_rows(index, stride)
         return row, [tirx.address_of(tirx.BufferLoad(access.source, [first])), stride, along]
 
     rows: list[int] = []

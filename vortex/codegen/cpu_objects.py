@@ -1,0 +1,161 @@
+"""What a CPU library is made of, and what is emitted for it: micro-kernels, load stages, nests and other families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from vortex.axes import fixed
+from vortex.candidates import Strategy
+from vortex.codegen.cpu_dot import dot_shapes, emit_dots
+from vortex.codegen.cpu_finish import finishing_shapes
+from vortex.codegen.cpu_held import emit_held, held_tile
+from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishing_kernel, micro_kernel
+from vortex.codegen.cpu_load import COPY_SYMBOL, copy_kernel, transpose_kernel
+from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
+from vortex.codegen.cpu_rows import compile_tiles
+from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages
+from vortex.codegen.cpu_streamed import emit_streamed, streamed_tile
+from vortex.codegen.cpu_tile import stream_ir
+from vortex.codegen.cpu_words_objects import word_stage_tasks, word_tasks
+from vortex.codegen.emission import Task
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.dtypes import WordFormat
+from vortex.epilogue import Epilogue, Store
+from vortex.errors import CodegenError
+from vortex.operators import prologue_of, store_of
+
+BATCH = 16
+STAGES = tuple(
+    LoadStage(layout, rows_first, pack_a, pack_b)
+    for layout, rows_first, pack_a, pack_b in product(LAYOUTS, (False, True), (False, True), PACK_B)
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a library has besides micro-kernels, and what its door is told."""
+
+    layouts: Sequence[str]
+    """Of A."""
+    dots: tuple[tuple[int, int], ...]
+    store: Store
+    prologue: Epilogue
+    fixed: Mapping[str, int]
+    """Extents that every call has; others are refused."""
+    held: tuple[int, int] | None
+    """Rows and depth of the kernel of the held family."""
+    streamed: tuple[int, int, int] | None
+    """Rows, vectors and depth of the kernels of the streamed family."""
+    finishing: tuple[tuple[int, int], ...]
+    """Rows and vectors of the micro-kernels that have the store stage in them."""
+
+
+def parts_of(
+    operator: Any, strategies: Sequence[Strategy], shapes: Sequence[tuple[int, int]], layouts: Sequence[str],
+    registers: int, lanes: int,
+) -> Parts:  # fmt: skip
+    """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`."""
+    dots, store = dot_shapes(registers, strategies), store_of(operator)
+    held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
+    return Parts(layouts, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
+
+
+def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
+    """The nests that strategies run, for these layouts of A and any B."""
+    wanted = {(s.stage.rows_first, s.stage.pack_a, s.stage.pack_b) for s in strategies if s.stage.tiled}
+    of_layout = [stage for stage in STAGES if stage.layout in layouts]
+    return tuple(stage for stage in of_layout if (stage.rows_first, stage.pack_a, stage.pack_b != "none") in wanted)
+
+
+def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = []
+    for tile in batch:
+        try:
+            functions.append(micro_kernel(tile, lanes))
+        except Exception as error:
+            raise CodegenError(
+                f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
+            ) from error
+    compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
+
+
+def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    nests = [nest(stage, lanes, store, copy_a) for stage, store, copy_a in stages]
+    compile_object(nests, cpu_target(llvm_cpu), path, llvm_ir=EITHER_IR, simplify=False)
+
+
+def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([load_stage(chain, lanes) for chain in chains], cpu_target(llvm_cpu), path)
+
+
+def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
+    stages = [stage for store in stores for stage in store_stages(store, lanes)]
+    compile_object(stages, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
+
+
+def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    kernels = [finishing_kernel(tile, lanes, store) for tile in batch]
+    compile_tiles(kernels, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
+
+
+def _emit_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
+    compile_object(functions, cpu_target(llvm_cpu), path)
+
+
+def _emit_loads(_: Sequence[object], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What to emit whatever strategies are chosen: they can be once the first round has been measured."""
+
+    measured: list[Task]
+    rest: list[Task]
+
+
+def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFormat | None = None) -> Tasks:
+    """Objects of the load stages and the (rows, vectors) micro-kernels that are timed; then of the others."""
+    stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
+    if words:
+        return Tasks(word_tasks(shapes, words, parts.prologue), [*word_stage_tasks(words, parts.dots), *stored])
+    timed, *others = ([RegisterTile(*shape, layout) for shape in sorted(shapes)] for layout in parts.layouts)
+    rest = [*families(parts), *(task for tiles in others for task in _tile_tasks(tiles)), *finishing_tasks(parts)]
+    return Tasks([(_emit_loads, []), *_tile_tasks(timed)], [*rest, *stored])
+
+
+def _tile_tasks(tiles: list[RegisterTile]) -> list[Task]:
+    """Micro-kernels of one layout of A, and what tells them apart."""
+    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
+    return [*((_emit_kernels, batch) for batch in batches), (_emit_dispatch, tiles)]
+
+
+def finishing_tasks(parts: Parts) -> list[Task]:
+    """The same micro-kernels for A by rows, with the store stage in them."""
+    tiles = [RegisterTile(rows, vectors, LAYOUTS[0]) for rows, vectors in parts.finishing]
+    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
+    return [(partial(_emit_finishing, parts.store), batch) for batch in batches]
+
+
+def families(parts: Parts) -> list[Task]:
+    """Families without a nest and prologues of float32 operands."""
+    return [
+        *([(emit_dots, parts.dots)] if parts.dots else []),
+        *([(emit_streamed, parts.streamed)] if parts.streamed else []),
+        *([(partial(emit_held, parts.store), parts.held)] if parts.held else []),
+        *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
+    ]
+
+
+def nest_tasks(strategies: Sequence[Strategy], parts: Parts) -> list[Task]:
+    """The nests of these strategies of float32 operands."""
+    copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
+    nests = [(stage, parts.store, copy_a) for stage in load_stages(strategies, parts.layouts)]
+    half = -(-len(nests) // 2)
+    return [(_emit_stages, part) for part in (nests[:half], nests[half:]) if part]
