@@ -164,6 +164,27 @@ class TestResults:
             alone = conv(x[:, first:end], w, padding=(*missing, 1, 1), stride=stride, groups=channels)
             assert alone.shape[1] == 1 and (alone[:, 0] == y[:, row]).all()
 
+    @pytest.mark.parametrize("apart", [0, 60, 2048, 4072])
+    @pytest.mark.parametrize(("height", "stride", "channels"), [(20, 1, 512), (14, 1, 509), (29, 1, 20), (15, 2, 64)])
+    def test_depthwise_outputs_at_the_places_of_inputs_within_a_page(
+        self, conv: ConvKernel, height: int, stride: int, channels: int, apart: int
+    ):
+        """Their stores wait until the next channels are made, where there is room for as many rows."""
+        rows = (height - 1) // stride + 1
+
+        def wide(shape: tuple[int, ...], first: int) -> np.ndarray:
+            """Pixels 2 KiB apart, the first `first` bytes past the beginning of a page."""
+            memory = np.full(int(np.prod(shape)) + 2048, 7, np.float32)
+            begin = (first - memory.ctypes.data) % 4096 // 4
+            return memory[begin:][: int(np.prod(shape))].reshape(shape)
+
+        x, out = wide((2, height, 9, 512), 0), wide((2, rows, 8 // stride + 1, 512), apart)
+        x[:], w = integers(*x.shape), integers(channels, 1, 3, 3, seed=1)
+        where = {"padding": 1, "stride": stride, "groups": channels}
+        conv(x[..., :channels], w, out[..., :channels], **where)
+        assert (out[..., :channels] == conv.operator.reference(x[..., :channels], w, **where)).all()
+        assert (out[..., channels:] == 7).all()
+
     def test_depthwise_from_memory(self, conv: ConvKernel):
         """Rows are fetched ahead where operands are many: the bits are those of fewer channels at a time."""
         x, w = integers(1, 112, 112, 128), integers(128, 1, 3, 3, seed=1)

@@ -114,7 +114,9 @@ def conv_addition(
         for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
         for tile in tiles
     ]
-    falling = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12]) + ")"
+    falling = (
+        "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12, "float *", "int32_t"]) + ")"
+    )
     falls = [
         (falling_symbol(stride, pixels), f"[{stride}][{pixels}]")
         for stride, pixels in falling_tiles(round(selector.rates.registers))

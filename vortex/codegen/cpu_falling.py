@@ -35,9 +35,12 @@ def falling_symbol(stride: int, pixels: int) -> str:
 def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
     """Y[o, i, c] = sum over r and s of X[o * stride + r, i * stride + s, c] W[r, s, c], o of `rows`, c of `channels`.
 
-    `symbol(x, w, y, channels, rows, top, bottom, first, end, x_r, w_r, w_s, ldx, y_r, ldy)`, strides in elements; input
-    rows before `top` and from `bottom` on, and columns before `first` and from `end` on, are zeros that are not read.
-    A sum is added up row by row of its filter, and along each, as by `cpu_depthwise.sliding_kernel`.
+    `symbol(x, w, y, channels, rows, top, bottom, first, end, x_r, w_r, w_s, ldx, y_r, ldy, late, waits)`, strides in
+    elements; input rows before `top` and from `bottom` on, and columns before `first` and from `end` on, are zeros that
+    are not read. A sum is added up row by row of its filter, and along each, as by `cpu_depthwise.sliding_kernel`.
+    With stride 1 and `waits`, sums wait in `late`, which has room for a vector of each output, until the next channels
+    are made: a load waits for a store before it that may have written what it reads, as far as the last twelve bits of
+    both addresses tell.
     """
     columns, kept = (pixels - 1) * stride + TAPS, -(-TAPS // stride)
     turns = kept * stride
@@ -65,6 +68,29 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
                             acc[T.ramp((sums(turn, r) + i) * lanes, 1, lanes)],
                         )
 
+    def direct(waits: Any) -> Any:
+        return waits == 0 if stride == 1 else T.bool(True)
+
+    def place(o: Any, i: Any) -> Any:
+        """Of the sums of an output that wait."""
+        return T.ramp((o * pixels + i) * lanes, 1, lanes)
+
+    @T.inline
+    def store(value: Any, Y: Any, o: Any, i: Any, channel: Any, wide: Any) -> None:
+        T.evaluate(masked_store(value, T.address_of(Y[o, i, channel]), T.ramp(0, 1, lanes) < T.broadcast(wide, lanes)))
+
+    @T.inline
+    def give(Y: Any, L: Any, acc: Any, turn: Any, o: Any, j: Any, wide: Any, at_once: Any) -> None:
+        if at_once:
+            for i in T.unroll(pixels):
+                store(acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)], Y, o, i, j * lanes, wide)
+        else:
+            if j > 0:
+                for i in T.unroll(pixels):
+                    Y[o, i, T.ramp((j - 1) * lanes, 1, lanes)] = L[place(o, i)]
+            for i in T.unroll(pixels):
+                L[place(o, i)] = acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)]
+
     @T.prim_func(s_tir=True)
     def kernel(
         x: T.handle,
@@ -82,6 +108,8 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
         ldx: T.int64,
         y_r: T.int64,
         ldy: T.int64,
+        late: T.handle,
+        waits: T.int32,
     ):
         T.func_attr({"global_symbol": falling_symbol(stride, pixels), "tirx.noalias": True})
         X = T.match_buffer(
@@ -89,6 +117,7 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
         )
         W = T.match_buffer(w, (TAPS, TAPS, channels), "float32", align=4, strides=[w_r, w_s, T.int64(1)])
         Y = T.match_buffer(y, (rows, pixels, channels), "float32", align=4, strides=[y_r, ldy, T.int64(1)])
+        L = T.match_buffer(late, (rows * pixels * lanes,), "float32", align=64)
         with T.sblock("root"):
             acc = T.sblock_alloc_buffer((kept * pixels * lanes,), "float32", scope="local")
             tap = T.sblock_alloc_buffer((TAPS * TAPS * lanes,), "float32", scope="local")
@@ -113,16 +142,16 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
                                 else:
                                     multiply(X, acc, tap, seen, h, turn, j, wide, first, end, T.bool(False))
                             if sees(turn, TAPS - 1):
+                                if h >= TAPS - 1:
+                                    give(Y, L, acc, turn, T.truncdiv(h - (TAPS - 1), stride), j, wide, direct(waits))
                                 for i in T.unroll(pixels):
-                                    done: T.let[T.int32] = (sums(turn, TAPS - 1) + i) * lanes
-                                    if h >= TAPS - 1:
-                                        T.evaluate(
-                                            masked_store(
-                                                acc[T.ramp(done, 1, lanes)],
-                                                T.address_of(Y[T.truncdiv(h - (TAPS - 1), stride), i, j * lanes]),
-                                                T.ramp(0, 1, lanes) < T.broadcast(wide, lanes),
-                                            )
-                                        )
-                                    acc[T.ramp(done, 1, lanes)] = T.broadcast(T.float32(0), lanes)
+                                    acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)] = T.broadcast(
+                                        T.float32(0), lanes
+                                    )
+            if T.Not(direct(waits)):
+                last: T.let[T.int64] = T.truncdiv(channels - 1, T.int64(lanes)) * lanes
+                for o in T.serial(rows):
+                    for i in T.unroll(pixels):
+                        store(L[place(o, i)], Y, o, i, last, T.Cast("int32", channels - last))
 
     return kernel

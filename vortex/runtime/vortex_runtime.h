@@ -144,7 +144,8 @@ extern const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE +
 /* Tiles of a 3x3 filter that walk down `rows` of outputs, by [stride][pixels], or 0: inputs before row `top` or column `first`, and from
  * `bottom` or `end` on, are zeros. */
 typedef int32_t (*vx_falling_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t rows, int64_t top, int64_t bottom,
-                                   int64_t first, int64_t end, int64_t x_r, int64_t w_r, int64_t w_s, int64_t ldx, int64_t y_r, int64_t ldy);
+                                   int64_t first, int64_t end, int64_t x_r, int64_t w_r, int64_t w_s, int64_t ldx, int64_t y_r, int64_t ldy,
+                                   float *late, int32_t waits);
 extern const vx_falling_tile vx_falling_tiles[3][VX_DEPTHWISE + 1];
 /* Bytes of input that should stay in the first, and in the second cache; of operands that are too many for all caches. */
 extern const int64_t vx_conv_near, vx_conv_far, vx_conv_memory;
