@@ -104,6 +104,19 @@ class TestAssembling:
         runs = iter([dict(QUIET)])
         assert probe.measure(here) == dict(QUIET), "one run is enough where no core was held"
 
+    def test_memory_that_gave_two_cores_no_more_than_one_is_measured_again(self, tmp_path, monkeypatch):
+        """Three times at most: one core may saturate it."""
+        here, (alone, _) = machine(tmp_path), QUIET["dram"]
+        slow = dict(QUIET) | {"dram": (alone, 1.2 * alone)}
+        runs = iter([slow, dict(QUIET), slow])
+        monkeypatch.setattr(probe, "run_probe", lambda machine: next(runs))
+        assert probe.measure(here) == dict(QUIET) and next(runs) == slow
+        runs = iter([slow] * 4)
+        assert probe.measure(here) == slow and len(list(runs)) == 1
+        runs = iter([slow] * 2)
+        monkeypatch.setattr(probe, "LATEST_S", -1.0)
+        assert probe.measure(here) == slow and len(list(runs)) == 1
+
     def test_toml_with_provenance(self, tmp_path):
         spec, readings = probe.assemble(machine(tmp_path), QUIET)
         text = spec_to_toml(spec, readings)
