@@ -79,7 +79,7 @@ class Executor:
         tiles = [RegisterTile(*tile, "row") for tile in sorted(tiles_called(registers))]
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         loads = [copy_kernel(LANES), transpose_kernel(LANES)]
-        parts = [*kernels, dispatch(tiles, "row"), *loads, *winograd_kernels(TILES, LANES)]
+        parts = [*kernels, dispatch(tiles), *loads, *winograd_kernels(TILES, LANES)]
         compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=stream_ir(LANES) + settle_ir(LANES))
         function = winograd_costs(MODEL.rates, MODEL.table, LANES)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)

@@ -69,20 +69,20 @@ def dispatch_symbol(layout: str) -> str:
     return f"vortex_l0_{layout}"
 
 
-def dispatch(tiles: list[RegisterTile], layout: str) -> tirx.PrimFunc:
-    """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
+def dispatch(tiles: list[RegisterTile]) -> tirx.PrimFunc:
+    """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile, of those of
+    one layout."""
     names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
     types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "how"), "int32")
     arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
-    chosen = [tile for tile in tiles if tile.layout == layout]
-    height = max(tile.rows for tile in chosen) + 1
+    height = max(tile.rows for tile in tiles) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
-    for tile in reversed(chosen):
+    for tile in reversed(tiles):
         call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
         body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
-    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(layout))
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(tiles[0].layout))
 
 
 def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimFunc:

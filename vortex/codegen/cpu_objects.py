@@ -104,8 +104,7 @@ def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llv
 
 
 def _emit_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    functions = [dispatch(tiles, layout) for layout in sorted({tile.layout for tile in tiles})]
-    compile_object(functions, cpu_target(llvm_cpu), path)
+    compile_object([dispatch(tiles)], cpu_target(llvm_cpu), path)
 
 
 def _emit_loads(_: Sequence[object], lanes: int, llvm_cpu: str, path: Path) -> None:
