@@ -1,4 +1,5 @@
 /* L2 of a GEMM: the output cut into grid_m x grid_n blocks and k into parts, each task of one of both one call of an L1 nest. */
+#include "narrow.h"
 #include "streams.h"
 #include "tasks.h"
 
@@ -12,15 +13,6 @@
 #define NEAR_LOOSE 2
 /* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
  * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
-
-/* Rows of its register tiles for so many columns: fewer vectors than a tile has leave registers for more rows. As the cost has it. */
-static int64_t tile_rows(const vx_strategy *s, int64_t columns) {
-  int64_t vectors = quotient_up(columns, vx_lanes);
-  if (s->held || s->streamed || vectors >= s->vectors) return s->rows;
-  int64_t registers = s->rows * s->vectors + smaller(s->rows, s->vectors);
-  int64_t few = registers / vectors - 1, many = registers / (vectors + 1), rows = smaller(few > many ? few : many, vx_narrow_rows);
-  return rows > s->rows ? rows : s->rows;
-}
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
