@@ -312,7 +312,7 @@ def mirror(shapes: list[tuple[ConvShape, int, Situation, int]]) -> list[tuple[Bl
 class TestSelection:
     @needs.a_compiler
     def test_native_is_the_mirror(self, executor: Executor) -> None:
-        shapes = random_shapes(40_000, 5)
+        shapes = random_shapes(100_000, 5)
         assert [executor.select(*question) for question in shapes] == mirror(shapes)
 
     def test_many_at_once_is_one_by_one(self) -> None:

@@ -20,7 +20,7 @@ from vortex.codegen.cpu_depthwise import (
     sliding_symbol,
 )
 from vortex.codegen.cpu_falling import falling_kernel, falling_symbol, falling_tiles
-from vortex.codegen.cpu_objects import BATCH
+from vortex.codegen.cpu_objects import batches
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL
 from vortex.codegen.cpu_tile import stream_ir
@@ -80,12 +80,11 @@ def _emit_winograd(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) 
 def conv_tasks(shapes: Sequence[tuple[int, int]], registers: int) -> list[Task]:
     """The object files of the direct and the depthwise micro-kernels, and of the Winograd transforms."""
     tiles = served(shapes)
-    batches = [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
     own = ((_emit_sliding, tiles) for tiles in slides)
     walks = [(_emit_falling, found)] if (found := falling_tiles(registers)) else []
-    return [*others, *walks, *own, *((_emit_tiles, batch) for batch in batches)]
+    return [*others, *walks, *own, *((_emit_tiles, batch) for batch in batches(tiles))]
 
 
 def entries(named: Sequence[tuple[str, str]]) -> str:

@@ -71,6 +71,10 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
     def direct(waits: Any) -> Any:
         return waits == 0 if stride == 1 else T.bool(True)
 
+    def done(turn: Any, i: Any) -> Any:
+        """Of the sums that the last row of the filter was added to."""
+        return T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)
+
     def place(o: Any, i: Any) -> Any:
         """Of the sums of an output that wait."""
         return T.ramp((o * pixels + i) * lanes, 1, lanes)
@@ -83,13 +87,13 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
     def give(Y: Any, L: Any, acc: Any, turn: Any, o: Any, j: Any, wide: Any, at_once: Any) -> None:
         if at_once:
             for i in T.unroll(pixels):
-                store(acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)], Y, o, i, j * lanes, wide)
+                store(acc[done(turn, i)], Y, o, i, j * lanes, wide)
         else:
             if j > 0:
                 for i in T.unroll(pixels):
                     Y[o, i, T.ramp((j - 1) * lanes, 1, lanes)] = L[place(o, i)]
             for i in T.unroll(pixels):
-                L[place(o, i)] = acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)]
+                L[place(o, i)] = acc[done(turn, i)]
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -145,9 +149,7 @@ def falling_kernel(stride: int, pixels: int, lanes: int) -> tirx.PrimFunc:
                                 if h >= TAPS - 1:
                                     give(Y, L, acc, turn, T.truncdiv(h - (TAPS - 1), stride), j, wide, direct(waits))
                                 for i in T.unroll(pixels):
-                                    acc[T.ramp((sums(turn, TAPS - 1) + i) * lanes, 1, lanes)] = T.broadcast(
-                                        T.float32(0), lanes
-                                    )
+                                    acc[done(turn, i)] = T.broadcast(T.float32(0), lanes)
             if T.Not(direct(waits)):
                 last: T.let[T.int64] = T.truncdiv(channels - 1, T.int64(lanes)) * lanes
                 for o in T.serial(rows):

@@ -129,17 +129,20 @@ def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFo
     return Tasks([(_emit_loads, []), *_tile_tasks(timed)], [*rest, *stored])
 
 
+def batches(tiles: Sequence[Any]) -> list[Sequence[Any]]:
+    """As many as one object has."""
+    return [tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH)]
+
+
 def _tile_tasks(tiles: list[RegisterTile]) -> list[Task]:
     """Micro-kernels of one layout of A, and what tells them apart."""
-    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
-    return [*((_emit_kernels, batch) for batch in batches), (_emit_dispatch, tiles)]
+    return [*((_emit_kernels, batch) for batch in batches(tiles)), (_emit_dispatch, tiles)]
 
 
 def finishing_tasks(parts: Parts) -> list[Task]:
     """The same micro-kernels for A by rows, with the store stage in them."""
     tiles = [RegisterTile(rows, vectors, LAYOUTS[0]) for rows, vectors in parts.finishing]
-    batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
-    return [(partial(_emit_finishing, parts.store), batch) for batch in batches]
+    return [(partial(_emit_finishing, parts.store), batch) for batch in batches(tiles)]
 
 
 def families(parts: Parts) -> list[Task]:

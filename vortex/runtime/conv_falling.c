@@ -7,7 +7,7 @@
 /* Bytes: what loads and stores are compared by, and how far apart they must begin for enough of them to meet. */
 #define PAGE 4096
 #define FEW_PLACES 2048
-#define LINE 64
+#define LINE_BYTES 64
 /* Rows whose sums wait in the first cache. */
 #define MOST_LATE 28
 
@@ -30,7 +30,7 @@ static int64_t widest(const vx_falling_tile *tiles, int64_t left) {
 static int collide(const vx_conv *c) {
   int64_t strides = c->x_stride[1] | c->x_stride[2] | c->y_stride[1] | c->y_stride[2], apart = greatest_divisor(4 * strides, PAGE);
   int64_t missing = ((uintptr_t)c->y - (uintptr_t)c->x) % apart;
-  return apart >= FEW_PLACES && (missing < LINE || missing > apart - LINE);
+  return apart >= FEW_PLACES && (missing < LINE_BYTES || missing > apart - LINE_BYTES);
 }
 
 void vx_conv_falling(const panel *p, int64_t unit, int64_t end) {

@@ -61,9 +61,6 @@ static void run_blocks(const job *work, float *packed, float *scratch, float *su
   }
 }
 
-/* Tiles of AMX have 16 rows, or as many as are left. */
-static int64_t rows_of(const vx_strategy *s, int64_t columns) { return VX_TILES ? s->rows : tile_rows(s, columns); }
-
 static void run_nest(const job *work, const vx_call *call, float *scratch, int64_t a_words, int64_t row, int64_t m, int64_t column, int64_t end,
                      float *c, int64_t ldc, const vx_store *store, int32_t finish) {
   const vx_strategy *s = work->strategy;
@@ -71,7 +68,7 @@ static void run_nest(const job *work, const vx_call *call, float *scratch, int64
   const char *a = (const char *)call->a + (call->transpose_a ? row : row * call->lda) * VX_ITEM;
   work->nest(a, call->b, c - column, scratch, scratch + a_words, m, column, end, call->k, call->lda, call->ldb, ldc,
              call->panel, call->panel_stride, smaller(work->tile_m, m), smaller(s->tile_n, rounded(end - column, width)),
-             work->tile_k, rows_of(s, end - column), s->vectors, call->accumulate, store, finish, call->flip, call->zero);
+             work->tile_k, tile_rows(s, end - column), s->vectors, call->accumulate, store, finish, call->flip, call->zero);
 }
 
 static void run_task(void *context, int64_t index) {
@@ -92,7 +89,7 @@ static void run_task(void *context, int64_t index) {
   if (work->in_blocks)
     c_words = tile_m * (tile_n + vx_lanes);
   else if (at_once)
-    c_words = rows_of(s, end - column) * (width + vx_lanes);
+    c_words = tile_rows(s, end - column) * (width + vx_lanes);
   else if (apart)
     c_words = m * (tile_n + vx_lanes);
   float *scratch = NULL;
