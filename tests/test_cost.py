@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from priced import found, selector
 
 from vortex import loads
+from vortex.assumptions import EFFECTS
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
 from vortex.plans import Grid, OperandB, Shape
-from vortex.rates import EFFECTS
 from vortex.selector import Selector
 from vortex.specs import cpus, load_spec, what_if
 

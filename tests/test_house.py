@@ -53,6 +53,7 @@ MODULES = (
     "plans",
     "reduction_tiles",
     "rates",
+    "assumptions",
     "effects",
     "arithmetic",
     "problem",

@@ -25,7 +25,16 @@ from vortex.effects import (
     micro_kernel,
     source_byte,
 )
-from vortex.families import HELD_STREWN, dot_products, followed, held_rows, held_serves, streamed_rows, streamed_serves
+from vortex.families import (
+    HELD_STREWN,
+    dot_products,
+    followed,
+    held_late,
+    held_rows,
+    held_serves,
+    streamed_rows,
+    streamed_serves,
+)
 from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
@@ -120,10 +129,10 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     parts = ops.name("parts", adding(ops, rates, p))
     dot, possible = dot_products(ops, rates, p, supply.footprint, supply.byte, waves)
     start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
-    stream = (bytes_a + b.bytes + 2.0 * c.bytes) * supply.byte
+    stream = (bytes_a + b.bytes + (1.0 + rates.written_back) * c.bytes) * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
-    waits = rates.held_late * ((bytes_a + scattered) / rates.line_bytes * supply.wait) + HELD_STREWN * c.strewn
+    waits = (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes) * supply.wait + HELD_STREWN * c.strewn
     rows = stream - followed(ops, rates, t, c.bytes * supply.byte)
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, rows, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream, o.prepacked), task)

@@ -30,9 +30,8 @@ DOT_AGAIN = 0.07
 """Share of its arithmetic that the dot family takes longer for each further pass over the long side."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
-HELD_SHORT, HELD_FOLLOWED = 3.0, 0.5
-"""Vectors of rows of C so short that all are one stream, and how many times its bytes such a C costs less: 580768 x 16
-x 16 goes at 25 GB/s of A and C on a Zen 4, whose core reads 30, and 100000 x 128 x 16 at 11."""
+HELD_SHORT = 3.0
+"""Vectors of rows of C so short that all are one stream."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -108,7 +107,20 @@ def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
 
 def followed(ops: Arithmetic, rates: Rates, t: Task, once: Value) -> Value:
     """Seconds that a C of short rows, which streams by in `once`, is read and written sooner by the held family."""
-    return ops.where(t.columns <= HELD_SHORT * rates.lanes + 0.5, HELD_FOLLOWED * once, 0.0)
+    return ops.where(one_stream(ops, rates, t) > 0.5, rates.held_followed * once, 0.0) if rates.held_followed else 0.0
+
+
+def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:
+    """1 where all rows of C are one stream."""
+    return ops.where(t.columns <= HELD_SHORT * rates.lanes + 0.5, 1.0, 0.0)
+
+
+def held_late(ops: Arithmetic, rates: Rates, t: Task, bytes_a: Value, scattered: Value) -> Value:
+    """Bytes of A, and of a C whose vectors do not follow each other, whose whole latency the held family sees."""
+    if rates.held_far == rates.held_late:
+        return rates.held_late * (bytes_a + scattered)
+    far = ops.where(t.columns <= FETCHED_AHEAD, rates.held_late, rates.held_far)
+    return rates.held_late * bytes_a + far * scattered
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:
@@ -123,6 +135,8 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented
     waiting = t.rows + left * ops.most(alone - 1.0, 0.0)
     # Of longer rows no set of L1 has room for C.
     strided = ops.where(t.columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)
+    if rates.held_apart:
+        strided = ops.where(one_stream(ops, rates, t) > 0.5, strided, ops.most(strided, rates.held_apart))
     last = t.columns - (t.panels - 1.0) * rates.lanes
     narrow = ops.where(last + last <= rates.lanes + 0.5, rates.held_narrow, rates.held_step)
     multiplying = k * rates.multiply_add * ((t.panels - 1.0) * rates.held_step + narrow) * waiting

@@ -15,12 +15,13 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vortex.arithmetic import Array
+from vortex.assumptions import EFFECTS
 from vortex.blocks import room_words
 from vortex.candidates import DOT_ROWS, NARROW_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec, Instruction
 from vortex.passes import KernelTimer, one_pass, undisturbed
-from vortex.rates import EFFECTS, Rates
+from vortex.rates import Rates
 from vortex.selector import SlopeTable
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
@@ -211,7 +212,8 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
     roomy = float(isa.issue_per_cycle <= 1)
-    crowded_rows = max(l2.capacity_bytes // l2.shared_by // crowded_bytes, 1)
+    crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
+    crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
     return Rates(
         call=EFFECTS.call_s,
         thread_start=EFFECTS.handed * profile.thread_start_s,
@@ -255,7 +257,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
         row_piece=EFFECTS.row_piece,
-        row_start=EFFECTS.page_start if small else EFFECTS.row_start,
+        row_start=EFFECTS.row_start,
         overtaken=EFFECTS.overtaken,
         short_runs=EFFECTS.short_runs,
         covered=EFFECTS.covered,
@@ -277,6 +279,9 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
         held_late=EFFECTS.held_late,
+        held_followed=0.0 if small else EFFECTS.held_followed,
+        held_apart=EFFECTS.held_apart_cycles / clock if small else 0.0,
+        held_far=EFFECTS.held_far if small else EFFECTS.held_late,
         held_recurring=EFFECTS.held_recurring_cycles / clock,
         held_torn=roomy * EFFECTS.held_torn_cycles / clock,
         roomy=roomy,
@@ -290,8 +295,12 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,
+        crammed_rows=float(crammed_rows),
+        per_crammed_rows=1.0 / crammed_rows,
         crammed_line=EFFECTS.crammed_cycles / clock if isa.lanes < l1.line_bytes // 4 else 0.0,
         reach=EFFECTS.reach_share * spec.kept_pages * spec.page_bytes,
         page_bytes=float(spec.page_bytes),
         page_line=EFFECTS.page_line if small else 0.0,
+        written_back=EFFECTS.sent_back if small else 1.0,
+        written_past=EFFECTS.sent_past if small else 1.0,
     )

@@ -146,6 +146,12 @@ class Rates:
     """and to load a vector of B."""
     held_late: float
     """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector."""
+    held_followed: float
+    """How many times its bytes a C of so short rows costs less that all are one stream,"""
+    held_apart: float
+    """seconds in which a vector of sums is stored elsewhere than behind the one before, 0 where that is no matter,"""
+    held_far: float
+    """and share of the latency that is seen for each line of longer rows, which hardware does not foresee."""
     held_recurring: float
     """Seconds that it waits for a line of C it was at before, if all rows begin in the same set of L1,"""
     held_torn: float
@@ -160,7 +166,11 @@ class Rates:
     crowded_rows: float
     """and so many of them are still in L2 when the next tile reads them: k is taken in steps of no more,"""
     per_crowded_rows: float
-    """of which this is the reciprocal."""
+    """of which this is the reciprocal;"""
+    crammed_rows: float
+    """and so many, if all of them start in one set of L1,"""
+    per_crammed_rows: float
+    """with its reciprocal."""
     crammed_line: float
     """Seconds until the next line is there of those that all go into one set of L1, 0 where it is no matter."""
     reach: float
@@ -169,157 +179,12 @@ class Rates:
     """and of one page."""
     page_line: float
     """Share of the latency that is seen for each line of an A by columns whose rows are pages of their own."""
+    written_back: float
+    """What lines of C take to go back to where they live, over what they took to come,"""
+    written_past: float
+    """and whole ones that go past the caches."""
 
     @property
     def in_words(self) -> bool:
         """Whether elements are read in words, into which every B is packed."""
         return self.dot_turned < 0.5
-
-
-@dataclass(frozen=True)
-class Effects:
-    """What the cost model assumes of every device, since neither a spec nor the profile says it.
-
-    Fitted on one machine (Zen 5) against several thousand timed (shape, strategy) pairs, those of the dot and the held
-    family in units that also fit a second one (Zen 4), and used for every device: anywhere else they are estimates. Two
-    were not fitted: `window` is the Zen 5's reorder buffer, `split_cycles` an estimate.
-    """
-
-    resident_share: float = 0.75
-    """Share of the second cache that a block may stay in: the rest is swept by what streams past it."""
-    scattered_share: float = 0.5
-    """The same where pages are small: which sets of it a block falls in is chance, and those of 0.75 crowd some
-    (Granite Rapids: 192 columns of 2048 went at 0.9 times the rate of 128)."""
-    tile_share: float = 0.5
-    """The same under tiles of AMX, past which as much streams in a fifth of the time (Granite Rapids: 1024 rows of 384
-    words took 1.2 times what half as many took)."""
-    outer_share: float = 0.5
-    """Share of the outermost cache that operands may count on: the rest belongs to what else runs on the socket, and
-    outputs of 17 MB do not stay in 32 MB (Zen 4)."""
-    outer_core_bytes: int = 1 << 25
-    """Of the outermost cache for each core, at most: no processor has more. A guest with two cores is told of 480 MB on
-    a Granite Rapids, and at times finds 67 MB there and at times does not (32x4096x4096 8 ms or 19)."""
-    partial: float = 4.0
-    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    kept_partial: float = 0.7
-    """The same of one that stays in L2, from which tiles of AMX load it."""
-    l3_latency_s: float = 60e-9
-    dram_latency_s: float = 300e-9
-    """Seconds until a line that no prefetcher asked for is there."""
-    window: float = 448.0
-    """Instructions in flight in one core: over how many of them such a wait is spread."""
-    split_cycles: float = 0.25
-    """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
-    ahead_bytes: float = 128.0
-    """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
-    streams: float = 8.0
-    """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float = 0.05
-    """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
-    misses: float = MISSES
-    """Lines that one core can wait for at a time,"""
-    burst: float = 0.7
-    """and the share of the load of further ones that is seen, if all were asked for at once."""
-    leap: float = 0.08
-    """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
-    piece: float = 0.135
-    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
-    row_piece: float = 0.0027
-    """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
-    row_start: float = 0.0014
-    """and which is seen even so;"""
-    short_runs: float = 0.44
-    """how much longer than one stream its bytes take;"""
-    covered: float = 0.37
-    """share of the arithmetic of a panel's further tiles under which the next panel arrives."""
-    overtaken: float = 1.0
-    """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
-    shared_stream: float = 0.4
-    """Share of the time of a B that comes from outside L2 for each row tile that is seen even under arithmetic: other
-    threads, and what else runs on the socket, read from there too."""
-    turned_leap: float = 0.5
-    """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
-    that wait for them fill a scheduler, and that is less than the window."""
-    alone: float = 3.0
-    """Multiply-adds in whose time a vector of an unpacked B is waited for that is its panel's only one of a row; of two
-    vectors a quarter of it each row, of three a ninth."""
-    crowded_places: int = 4
-    """Places within the span of L1's sets that rows start in, at most, where they crowd the caches,"""
-    crowded_row_bytes: int = 2048
-    """and bytes of L2 for each row that is still there when the next tile reads it, however wide a tile is."""
-    crammed_cycles: float = 10.0
-    """Cycles for each line that comes from L2 into the set of L1 that all others go into too (Zen 3: 32 to 512 rows 4,
-    8, 12 or 16 KiB apart take 3.1 to 3.5 ns a line, and 64 bytes further apart 0.95). Counted where a vector is half a
-    line: by the races of a Zen 4 and a Zen 5 whole ones have arithmetic enough for it."""
-    scattered_row_bytes: int = 8192
-    """The same where pages are small: which sets of L2 each falls in is chance."""
-    handed: float = 3.5
-    """How many times an empty job takes one whose operands and sums the other cores had before (Zen 4)."""
-    reach_share: float = 0.5
-    """Of the translations that a core keeps, for the rows of one operand,"""
-    page_start: float = 0.15
-    """share of the latency that is seen for each piece of a row of an unpacked B, where pages are small,"""
-    page_line: float = 0.13
-    """and for each line of an A by columns."""
-    visit: float = 0.1
-    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
-    strewn: float = 0.004
-    """Share of the latency that is seen for each line of a C that is written in pieces of its rows."""
-    huddled: float = 0.7
-    """How many times its bytes a C of short rows costs more whose rows are all further ones."""
-    dot_load: float = 0.8
-    """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream_cycles: float = 2.0
-    """and cycles for one of the long side, which comes from outside L1;"""
-    straddled: float = 0.37
-    """and one that lies across two lines once more."""
-    page: float = 0.55
-    """Latencies that the dot family waits for at each page of a long row."""
-    dot_enter_cycles: float = 1.0
-    """Cycles between one of its micro-kernels and the next,"""
-    fold: float = 5.0
-    """and multiply-adds in whose time it adds up and stores one of its sums."""
-    held_step_cycles: float = 0.575
-    """Cycles in which the held family does one multiply-add, at best."""
-    held_row_cycles: float = 2.3
-    """Cycles in which it begins and stores a vector of C,"""
-    held_roomy_row_cycles: float = 3.5
-    """beside multiply-adds of which a core starts one in a cycle, as a Zen 4 does,"""
-    held_enter_cycles: float = 30.0
-    """gets into its kernel,"""
-    held_load_cycles: float = 1.0
-    """and loads a vector of B."""
-    held_late: float = 0.003
-    """Share of the latency that is seen for each line of its rows."""
-    held_recurring_cycles: float = 24.0
-    """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
-    in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
-    held_torn_cycles: float = 8.7
-    """Cycles for a vector of sums that reaches into the next row,"""
-    streamed_torn_cycles: float = 0.6
-    """and of the streamed family for one of a plain B. Both of such a core: a Zen 3 and a Zen 5 have neither."""
-    tile_enter_cycles: float = 12.0
-    """Cycles between one micro-kernel and the next in an L1 nest,"""
-    tile_row_cycles: float = 2.6
-    """and for each of its rows."""
-    amx_enter_cycles: float = 60.0
-    """Both of a micro-kernel of AMX, whatever its height."""
-    nest_s: float = 1.3e-7
-    """Seconds in which a task gets into its L1 nest."""
-    stage_start_s: float = 1.5e-8
-    """Seconds to begin a block of the CacheBuffer,"""
-    copy_row_cycles: float = 8.0
-    """to begin one of its rows where they are copied,"""
-    turn_start_s: float = 4.4e-8
-    """and to begin turning the product back over."""
-    outer_fill: float = 0.75
-    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
-    fill: float = 0.875
-    """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
-    tile_fill: float = 2.0
-    """The same under tiles of AMX: lines of A and of B are both on their way all the time."""
-    call_s: float = 2e-7
-    """Seconds of one call in native code: door checks, selection and task set-up."""
-
-
-EFFECTS = Effects()

@@ -79,12 +79,15 @@ def storing(
     unfollowed: Value,
 ) -> Stored:
     """The store stage of L1, if so many of the rows of A are `unfollowed`."""
-    size = FLOAT * t.rows * t.columns
+    size, back = FLOAT * t.rows * t.columns, rates.written_back
     alternating = ops.name("alternating", in_turns(ops, rates, s, p, o, t))
     in_order = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
     past = ops.name("past", ops.most(in_order, alternating))
     huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
-    passed = ops.name("written", size * (2.0 - past + (1.0 - past) * huddled * unfollowed))
+    passed = ops.name(
+        "written",
+        size * ((1.0 + back) - (1.0 + back - rates.written_past) * past + (1.0 - past) * huddled * unfollowed),
+    )
     passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
     kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
     # What stays in L2 is copied from there in the end.
@@ -104,7 +107,7 @@ def storing(
     return Stored(
         size,
         passed,
-        2.0 * (t.steps - 1.0) * size * kept,
+        (1.0 + back) * (t.steps - 1.0) * size * kept,
         partials,
         strewn,
         burst,

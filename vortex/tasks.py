@@ -111,8 +111,15 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     loose_a = ops.name("loose_a", o.a_is_col * (1.0 - s.pack_a))
     crowding = ops.where(o.spacing_b > rates.crowded_span - 0.5, loose, 0.0)
     crowds = ops.name("crowds", ops.most(crowding, ops.where(o.spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
-    tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, rates.crowded_rows), s.tile_k)
-    per_tile_k = ops.most(s.per_tile_k, crowds * rates.per_crowded_rows)
+    kept_rows: Value = rates.crowded_rows
+    per_kept: Value = rates.per_crowded_rows
+    if rates.crammed_rows < rates.crowded_rows:
+        spacing = ops.most(loose * o.spacing_b, loose_a * o.spacing_a)
+        crams = ops.name("crams", ops.where(spacing > rates.l1_span - 0.5, 1.0, 0.0))
+        kept_rows = ops.where(crams > 0.5, rates.crammed_rows, kept_rows)
+        per_kept = ops.where(crams > 0.5, rates.per_crammed_rows, per_kept)
+    tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, kept_rows), s.tile_k)
+    per_tile_k = ops.most(s.per_tile_k, crowds * per_kept)
     if rates.reach:  # Rows of B, or of a transposed A, that pages are kept for.
         wide = FLOAT * ops.most(loose * o.n, loose_a * o.m)
         reached = ops.name("reached", ops.where(wide > 0.5, rates.reach / ops.most(wide, FLOAT), tile_k))

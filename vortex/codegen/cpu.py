@@ -120,8 +120,8 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
 
 
 LIMITS = (
-    "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows", "reach",
-    "page_bytes", "roomy",
+    "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows",
+    "crammed_rows", "reach", "page_bytes", "roomy",
 )  # fmt: skip
 """Rates that the runtime looks at itself."""
 

@@ -32,14 +32,25 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
             mask = T.sblock_alloc_buffer((lanes,), "int32", scope="local")
             vector = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
             whole = T.meta_var(columns // lanes)
+            # Two vectors at a time: of a loop over single ones LLVM makes a call of memcpy, for each row of a panel.
+            pairs = T.meta_var(whole // 2)
             for i in T.serial(rows):
-                for j in T.serial(whole):
-                    with T.sblock("vector"):
+                for j in T.serial(pairs):
+                    with T.sblock("pair"):
                         vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(whole, j)
-                        T.reads(S[vi, vj * lanes : vj * lanes + lanes])
-                        T.writes(D[vi, vj * lanes : vj * lanes + lanes])
-                        D[vi, T.ramp(vj * lanes, 1, lanes)] = S[vi, T.ramp(vj * lanes, 1, lanes)]
+                        vj = T.axis.spatial(pairs, j)
+                        T.reads(S[vi, vj * 2 * lanes : vj * 2 * lanes + 2 * lanes])
+                        T.writes(D[vi, vj * 2 * lanes : vj * 2 * lanes + 2 * lanes])
+                        for half in T.unroll(2):
+                            D[vi, T.ramp((vj * 2 + half) * lanes, 1, lanes)] = S[
+                                vi, T.ramp((vj * 2 + half) * lanes, 1, lanes)
+                            ]
+                if whole % 2 != 0:
+                    with T.sblock("odd"):
+                        vi = T.axis.spatial(rows, i)
+                        T.reads(S[vi, whole * lanes - lanes : whole * lanes])
+                        T.writes(D[vi, whole * lanes - lanes : whole * lanes])
+                        D[vi, T.ramp(whole * lanes - lanes, 1, lanes)] = S[vi, T.ramp(whole * lanes - lanes, 1, lanes)]
                 for _ in T.serial((columns + lanes - 1) // lanes - whole):
                     for l in T.vectorized(lanes):
                         with T.sblock("mask"):

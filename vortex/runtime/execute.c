@@ -20,7 +20,7 @@ static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_
  * and of any, as many as are on pages that are found again. */
 static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride) {
   const int64_t item = sizeof(float);
-  if (crowds(stride)) depth = smaller(depth, vx_crowded_rows);
+  if (crowds(stride)) depth = smaller(depth, stride * item % vx_l1_span ? vx_crowded_rows : vx_crammed_rows);
   return vx_reach ? smaller(depth, vx_reach / larger(larger(columns, 1) * item, smaller(stride * item, vx_page_bytes))) : depth;
 }
 
