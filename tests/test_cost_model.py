@@ -1,7 +1,7 @@
-"""The gate of the cost model: recorded races of three kinds of core, predicted and chosen again by the model; no clock.
+"""The gate of the cost model: recorded races of four kinds of core, predicted and chosen again by the model; no clock.
 
-On Zen 5 most of its constants were fitted; Zen 4, a busier machine with half the arithmetic, and Zen 3, a still busier
-one with AVX2 alone, show what they are worth elsewhere.
+On Zen 5 most of its constants were fitted; Zen 4, a busier machine with half the arithmetic, Zen 3, a still busier one
+with AVX2 alone, and Granite Rapids, a guest with small pages, show what they are worth elsewhere.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MACHINES = {
     "zen5": Bounds(0.985, 0.98, 0.03, 0.07, 0.12, 0.8),
     "zen4": Bounds(0.985, 0.98, 0.04, 0.13, 0.2, 0.8),
     "zen3": Bounds(0.96, 0.95, 0.1, 0.1, 0.18, 0.8),
+    "granite_rapids": Bounds(0.975, 0.97, 0.04, 0.17, 0.22, 0.8),
 }
 
 
