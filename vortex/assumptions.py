@@ -46,6 +46,11 @@ class Effects:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float = 0.05
     """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    panels_kept: float = 2.0
+    """Panels of B that L2 must have room for: the one that is multiplied and the next,"""
+    scattered_panels: float = 4.0
+    """and where pages are small, since some crowd (Granite Rapids, packed: 32x4096x9216 21.1 to 19.3 ms, 1024x3000x2048
+    69.7 to 67.5 by panels of 256 KiB, of which 4 make half of L2)."""
     misses: float = MISSES
     """Lines that one core can wait for at a time,"""
     burst: float = 0.7

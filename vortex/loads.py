@@ -130,8 +130,10 @@ def loading_b(
     stretch = size * (1.0 + rates.short_runs * t.loose + gone)
     first = ops.name("first_b", stretch * supply.byte + rates.row_piece * torn)
     second = stretch * known + rates.row_piece * torn
-    # While the tiles of a panel are computed the next one arrives, if L2 has room for both.
-    further = ops.where(2.0 * panel <= rates.l2_bytes, (1.0 - s.rows_first) * (t.tiles / t.bands - 1.0), 0.0)
+    # While the tiles of a panel are computed the next one arrives, if L2 has room for it.
+    further = ops.where(
+        rates.panels_kept * panel <= rates.l2_bytes, (1.0 - s.rows_first) * (t.tiles / t.bands - 1.0), 0.0
+    )
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     arriving = exposed(ops, first, covered) + (t.bands - 1.0) * exposed(ops, second, covered)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)

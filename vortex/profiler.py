@@ -252,6 +252,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         room=room_words(l2.capacity_bytes / l2.shared_by) if tiles else 0.0,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
+        panels_kept=EFFECTS.scattered_panels if small else EFFECTS.panels_kept,
         misses=EFFECTS.misses,
         burst=EFFECTS.burst,
         leap=EFFECTS.leap,

@@ -92,6 +92,8 @@ class Rates:
     """Rows of A, or of C, that prefetchers follow at a time."""
     unfollowed: float
     """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    panels_kept: float
+    """As many panels of B as L2 must have room for, so that one is there when the tiles of the one before are done."""
     misses: float
     """Lines that one core can wait for at a time,"""
     burst: float

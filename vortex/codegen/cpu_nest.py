@@ -13,7 +13,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, STREAMS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, SHARES, STREAMS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -74,12 +74,11 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     where `finish` is not 0. Where it is 2, k is a single step: the store stage is in the micro-kernel, or, with A by
     columns or a long chain, C is one register tile that all take turns in. The row tiles of a panel ask for the next
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
-    each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows, asks for its own
-    panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if rows straddle lines, or
-    nothing. Beside panels that stay, each asks for its share of the A that is AHEAD of the next row tile. Where a FAR
-    part of A is walked over, a tile asks for C of the next one too: sums begin with it, or end there.
-    `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches after the last step of k,
-    as `how` says.
+    each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows unless `how` has it
+    share, asks for its own panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if
+    rows straddle lines, or nothing. Beside panels that stay, each asks for its share of the A that is AHEAD of the next
+    row tile. Where a FAR part of A is walked over, a tile asks for C of the next one too: sums begin or end there.
+    `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches in the end, as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
     compute = dispatch_symbol(stage.layout)
@@ -255,7 +254,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
                             quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
                             torn: T.let[T.bool] = T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0)
-                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, height <= QUICK), T.Or(panel == ldb, torn))
+                            quick: T.let[T.bool] = T.And(height <= QUICK, T.bitwise_and(how, SHARES) == 0)
+                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), T.Or(panel == ldb, torn))
                             alone: T.let[T.bool] = T.bool(False) if pack_b else own
                             near: T.let[T.bool] = T.And(alone, asks_l1)
                             share: T.let[T.int64] = (
