@@ -359,6 +359,40 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
             assert (partial > 0) == (kind is OperandB.PLAIN and k > 512 and loose), (kind, k, stage)
 
 
+def small_pages(name: str) -> Selector:
+    spec = what_if(load_spec(name), {"page_bytes": 4096, "kept_pages": 2048})
+    return selector(spec, found(spec).strategies)
+
+
+def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
+    one = small_pages("epyc-zen5")
+    depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4
+    assert depth > one.rates.crammed_rows and priced("epyc-zen5").rates.crammed_rows > depth
+    loose = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and not s.stage.pack_b]
+
+    def partials(ldb: int) -> list[float]:
+        seconds = np.asarray(one.costs(Shape(64, 80, depth, lda=STRIDE, ldb=ldb), ONE_TASK, 1).terms()["partials"])
+        return [float(seconds[i]) for i in loose if one.strategies[i].l1.k >= depth]
+
+    assert partials(line) and all(partials(line)) and not any(partials(line // 4))
+
+
+@pytest.mark.parametrize("rows, columns", [(4463, 671), (2000, 100)])
+def test_where_pages_are_small_the_held_family_leaves_rows_of_many_vectors_to_tiles(rows, columns):
+    """What it stores is scattered, while what tiles write goes back unwaited for; of one vector it is as ever."""
+
+    def ahead(one: Selector, n: int) -> float:
+        """By how much the held family is quicker than the best tiles."""
+        total = np.asarray(one.costs(Shape(rows, n, 3), ONE_TASK, 1).total)
+        held = min(float(total[i]) for i, s in enumerate(one.strategies) if s.stage.held)
+        return min(float(total[i]) for i, s in enumerate(one.strategies) if s.stage.tiled) / held
+
+    spec = load_spec("epyc-zen5")
+    large, small = selector(spec, found(spec).strategies), small_pages("epyc-zen5")
+    assert ahead(small, columns) < 0.8 * ahead(large, columns)
+    assert ahead(small, 16) > 0.8 * ahead(large, 16)
+
+
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
     """Of few rows by a plain B; one that is one panel wide has no next one."""
     one = priced("epyc-zen4")
