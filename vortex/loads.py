@@ -13,9 +13,6 @@ LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 UNFORESEEN = 8.0
 """Lines at the beginning of a piece of a row of A that come from L2 before a prefetcher is ahead."""
-KEPT_BLOCK = 0.4
-"""Share of the L2 that blocks may stay in, up to which lines of the CacheBuffer are still there for the next one: on a
-Granite Rapids 768 x 768 is copied in 90 us by blocks of 256 to 400 KB, in 124 by 790 KB and in 212 by 1.5 MB."""
 ROOM, MORE_ROOM = 0.42, 0.1
 """Shares of L2: up to the first a panel of B leaves room for the next one, so much above it for nothing of it."""
 
@@ -65,10 +62,6 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
     # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
     often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
     leaving = t.beforehand * (FLOAT * supply.byte)
-    if rates.evicted:  # Lines of a large block have left L2 when it is filled again.
-        block = ops.name("cache_block", FLOAT * t.depth * ops.least(t.columns, s.tile_n))
-        share = ops.most(ops.least(block * (1.0 / rates.l2_bytes) - KEPT_BLOCK, 1.0), 0.0)
-        filling = filling + share * (FLOAT * rates.evicted)
     return s.pack_b * (o.k * t.columns * (filling + leaving) + visits + staged) + s.pack_a * t.rows * o.k * often_a * (
         rates.copy + FLOAT * (supply.byte + rates.l2_byte)
     )

@@ -302,7 +302,6 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         reach=EFFECTS.reach_share * spec.kept_pages * spec.page_bytes,
         page_bytes=float(spec.page_bytes),
         page_line=EFFECTS.page_line if small else 0.0,
-        evicted=EFFECTS.outer_fill / outer.bandwidth_bytes_per_s if small else 0.0,
         written_back=EFFECTS.sent_back if small else 1.0,
         written_past=EFFECTS.sent_past if small else 1.0,
     )

@@ -181,8 +181,6 @@ class Rates:
     """and of one page."""
     page_line: float
     """Share of the latency that is seen for each line of an A by columns whose rows are pages of their own."""
-    evicted: float
-    """Seconds for each byte of the CacheBuffer whose line L2 gave up since the last block, 0 where that is no matter."""
     written_back: float
     """What lines of C take to go back to where they live, over what they took to come,"""
     written_past: float
