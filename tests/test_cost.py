@@ -393,6 +393,19 @@ def test_where_pages_are_small_the_held_family_leaves_rows_of_many_vectors_to_ti
     assert ahead(small, 16) > 0.8 * ahead(large, 16)
 
 
+def test_where_pages_are_small_lines_of_long_rows_keep_the_held_family_waiting():
+    one = small_pages("epyc-zen5")
+    sooner = replace(one, rates=replace(one.rates, held_far=one.rates.held_late))
+    held = [i for i, s in enumerate(one.strategies) if s.stage.held]
+
+    def longest(by: Selector, n: int) -> float:
+        total = np.asarray(by.costs(Shape(4463, n, 3), ONE_TASK, 1).total)
+        return max(float(total[i]) for i in held if total[i] < NEVER)
+
+    assert longest(one, 671) > 1.1 * longest(sooner, 671)
+    assert longest(one, 100) == pytest.approx(longest(sooner, 100), rel=1e-5)
+
+
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
     """Of few rows by a plain B; one that is one panel wide has no next one."""
     one = priced("epyc-zen4")
