@@ -14,6 +14,7 @@ from vortex import loads
 from vortex.assumptions import EFFECTS
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER
+from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
 from vortex.selector import Selector
 from vortex.specs import cpus, load_spec, what_if
@@ -337,12 +338,15 @@ def test_loads_and_stores_hide_beside_multiply_adds_that_leave_room(family):
     assert not selector(load_spec("xeon-8255c"), one.strategies).rates.roomy
 
 
+def paged(name: str, kept: int) -> HardwareSpec:
+    """A shipped spec whose core finds the translations of so many pages of 4 KiB again."""
+    return what_if(load_spec(name), {"page_bytes": 4096, "kept_pages": kept})
+
+
 def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
-    """Of operands that are read as they lie, and of no other; and each row of a B is waited for."""
+    """Of operands that are read as they lie, and of no other."""
     spec = load_spec("epyc-zen4")
-    roomy, few = (
-        selector(one, found(spec).strategies) for one in (spec, what_if(spec, {"page_bytes": 4096, "kept_pages": 1024}))
-    )
+    roomy, few = (selector(one, found(spec).strategies) for one in (spec, paged("epyc-zen4", 1024)))
     deep = [i for i, s in enumerate(roomy.strategies) if s.stage.tiled and s.l1.k >= 2048]
     assert deep and few.rates.reach == 512 * 4096
 
@@ -360,7 +364,7 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
 
 
 def small_pages(name: str) -> Selector:
-    spec = what_if(load_spec(name), {"page_bytes": 4096, "kept_pages": 2048})
+    spec = paged(name, 2048)
     return selector(spec, found(spec).strategies)
 
 

@@ -109,12 +109,11 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     tiles = ops.name("tiles", ops.most(ops.ceil(rows / tallest(ops, rates, s, full, rest) - EPSILON), 1.0))
     loose = ops.name("loose", (1.0 - o.prepacked) * (1.0 - s.pack_b))
     loose_a = ops.name("loose_a", o.a_is_col * (1.0 - s.pack_a))
-    crowding = ops.where(o.spacing_b > rates.crowded_span - 0.5, loose, 0.0)
-    crowds = ops.name("crowds", ops.most(crowding, ops.where(o.spacing_a > rates.crowded_span - 0.5, loose_a, 0.0)))
+    spacing = ops.name("loose_spacing", ops.most(loose * o.spacing_b, loose_a * o.spacing_a))
+    crowds = ops.name("crowds", ops.where(spacing > rates.crowded_span - 0.5, 1.0, 0.0))
     kept_rows: Value = rates.crowded_rows
     per_kept: Value = rates.per_crowded_rows
     if rates.crammed_rows < rates.crowded_rows:
-        spacing = ops.most(loose * o.spacing_b, loose_a * o.spacing_a)
         crams = ops.name("crams", ops.where(spacing > rates.l1_span - 0.5, 1.0, 0.0))
         kept_rows = ops.where(crams > 0.5, rates.crammed_rows, kept_rows)
         per_kept = ops.where(crams > 0.5, rates.per_crammed_rows, per_kept)
