@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from vortex import operators
+from vortex.cache import object_files
 from vortex.candidates import Strategy, sieve
 from vortex.codegen.cpu import emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
+from vortex.codegen.object_cache import ObjectCache
 from vortex.codegen.prices import cost_object
 from vortex.hardware import HardwareSpec, spec_from
+from vortex.keys import makers
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import rebuilt
@@ -54,7 +57,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)
-        with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers) as emission:
+        kept = ObjectCache(object_files(), makers())
+        with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers, kept) as emission:
             tasks = product_tasks(shapes, parts)
             every = [*tasks.measured, *tasks.rest, *nest_tasks(strategies, parts)]
             objects = emission.start(every).wait("", lambda what, share: None)

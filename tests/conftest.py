@@ -92,7 +92,7 @@ def conv_library() -> Library:
     """A convolution's library of this machine."""
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
-    return vortex.compile(Conv2d(), hw="native", cache=False).library
+    return vortex.compile(Conv2d(), hw="native").library
 
 
 @pytest.fixture(scope="session")

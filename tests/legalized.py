@@ -15,7 +15,7 @@ import pytest
 import tvm
 from tvm.target import Target
 
-from vortex import native
+from vortex import api, keys, native
 from vortex.affinity import cpu_flags
 from vortex.codegen import lower
 from vortex.hardware import HardwareSpec
@@ -93,11 +93,10 @@ def legalize(monkeypatch: pytest.MonkeyPatch) -> None:
             return tvm.runtime.load_module(str(path))
 
     monkeypatch.setattr(lower, "build", for_avx2)
+    monkeypatch.setattr(api, "makers", lambda compiler="": f"{keys.makers(compiler)} by AVX2")
     monkeypatch.setattr(native, "cpu_flags", lambda: cpu_flags() | load_spec("epyc-zen5").features)
 
 
 def zen5(share: float = 0.5) -> HardwareSpec:
-    """A core with all instructions for elements below 32 bits, its register tiles few and computed; no name of a spec's
-    own, for libraries are cached by it."""
-    spec = what_if(load_spec("epyc-zen5"), {"L0.max_utilization": share, "L0.analysis": "analytical"})
-    return spec.model_copy(update={"name": "epyc-zen5 by AVX2"})
+    """A core with all instructions for elements below 32 bits, its register tiles few and computed."""
+    return what_if(load_spec("epyc-zen5"), {"L0.max_utilization": share, "L0.analysis": "analytical"})

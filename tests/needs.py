@@ -26,7 +26,8 @@ def few_register_tiles(share: float = 0.5) -> HardwareSpec:
 
     A tile may take `share` of the registers, or what the accumulators that keep the multiply-add busy need and five
     besides: of the 16 of AVX2 that is more than half. A core finds few pages again, whatever this one does: of rows
-    that are read as they lie it takes so many steps of k at a time.
+    that are read as they lie it takes so many steps of k at a time. The outermost cache is said to be small, so that
+    what no cache has room for is.
     """
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
@@ -34,7 +35,9 @@ def few_register_tiles(share: float = 0.5) -> HardwareSpec:
     isa = spec.multiplier("float32")
     share = max(share, (isa.in_flight + 5) / isa.registers)
     pages = {"page_bytes": 4096, "kept_pages": 512}
-    return what_if(spec, {"L0.max_utilization": share, "L0.analysis": "analytical", **pages})
+    inner, outer = spec.memories[-3:-1]
+    small = {f"{outer.name}.capacity_bytes": 4 * inner.capacity_bytes, f"{outer.name}.ways": 16}
+    return what_if(spec, {"L0.max_utilization": share, "L0.analysis": "analytical", **pages, **small})
 
 
 def free_bytes() -> int:

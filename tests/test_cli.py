@@ -11,7 +11,7 @@ import needs
 import pytest
 
 import vortex
-from vortex.cache import Cache
+from vortex.cache import Cache, object_files
 from vortex.cli import run
 from vortex.specs import load_spec, spec_directory
 
@@ -216,7 +216,7 @@ class TestCache:
     def test_empty(self, cache: Cache, capsys: pytest.CaptureFixture[str]):
         assert run(["cache", "list"]) == 0
         told = capsys.readouterr()
-        assert told.out == "" and "0 libraries" in told.err
+        assert told.out == "" and "0 libraries" in told.err and "0 objects" in told.err
 
     @needs.a_compiler
     def test_list_and_clear(self, compiled, cache: Cache, capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -224,12 +224,15 @@ class TestCache:
         cache.put("good", tmp_path / "gemm.vortex")
         (tmp_path / "foreign").write_text("not a library")
         cache.put("foreign", tmp_path / "foreign")
+        object_files().put("one", tmp_path / "foreign")
         assert run(["cache", "list"]) == 0
         told = capsys.readouterr()
-        assert "gemm float32 for native" in told.out and "cannot be read" in told.out and "2 libraries" in told.err
+        assert "gemm float32 for native" in told.out and "cannot be read" in told.out
+        assert "2 libraries" in told.err and "1 object," in told.err
         assert run(["cache", "clear"]) == 0
-        assert "removed 2 libraries" in capsys.readouterr().out
-        assert cache.entries() == []
+        told = capsys.readouterr()
+        assert "removed 2 libraries" in told.out and "removed 1 object " in told.out
+        assert cache.entries() == object_files().entries() == []
 
     def test_a_bad_limit(self, cache: Cache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("VORTEX_CACHE_BYTES", "lots")

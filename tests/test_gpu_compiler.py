@@ -15,7 +15,7 @@ from needs import a_compiler
 from test_emulation import LAYOUTS, along_k, cuda_core, tensor_core
 
 import vortex
-from vortex import api, cli, gpu_compiler
+from vortex import cli, gpu_compiler
 from vortex.candidates import Admitted
 from vortex.codegen import nvrtc
 from vortex.codegen.cuda import Emitted
@@ -27,6 +27,7 @@ from vortex.gpu_launcher import GpuGemm
 from vortex.gpu_library import GpuLibrary, read, verify
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
 from vortex.gpu_variety import Variety
+from vortex.keys import cache_key, makers
 from vortex.operators import BatchGemm
 from vortex.specs import load_spec
 
@@ -130,7 +131,7 @@ class TestSpine:
     def test_every_element_type_has_its_own_key(self):
         spec = load_spec("a100")
         keys = {
-            api.cache_key(vortex.operators.Gemm(dtype), spec.fingerprint())
+            cache_key(vortex.operators.Gemm(dtype), spec.fingerprint(), makers("nvrtc"))
             for dtype in ("float32", "tfloat32", "float16")
         }
         assert len(keys) == 3
@@ -166,8 +167,8 @@ class TestCompilers:
         operator, spec, keys = vortex.operators.Gemm("float16"), load_spec("a100"), set()
         for release in ("1.2.3", "1.2.4"):
             monkeypatch.setitem(nvrtc.RELEASES, "nvcc", lambda release=release: release)
-            keys.add(api.cache_key(operator, spec.fingerprint(), None, "nvcc"))
-        assert len({*keys, api.cache_key(operator, spec.fingerprint())}) == 3
+            keys.add(cache_key(operator, spec.fingerprint(), makers("nvcc")))
+        assert len({*keys, cache_key(operator, spec.fingerprint(), makers())}) == 3
 
     @pytest.mark.parametrize("cache", [True, False])
     def test_another_name_is_refused_before_any_work(self, few_kernels: list[Backend], cache: bool):

@@ -119,6 +119,7 @@ MODULES = (
     "codegen.cpu_words_load",
     "codegen.cpu_words_nest",
     "codegen.cpu_word_dots",
+    "codegen.object_cache",
     "codegen.emission",
     "codegen.cpu_words_objects",
     "codegen.link",
@@ -194,6 +195,7 @@ MODULES = (
     "gpu_conv",
     "gpu_reduction_launcher",
     # what users hold
+    "keys",
     "api",
     "torch.openmp",
     "torch.libraries",

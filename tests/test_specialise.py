@@ -38,6 +38,7 @@ from vortex.candidates import closure, invariant_in_m
 from vortex.errors import OperandError, ShapeError
 from vortex.fused import FusedGemm
 from vortex.grouped_launcher import GroupedGemmKernel
+from vortex.keys import cache_key, makers
 from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import BatchGemm, GroupedGemm
@@ -427,10 +428,10 @@ class TestDemands:
             vortex.compile(ops.OPERATORS["reduce"](), hw="xeon-8255c", invariant="m")
 
     def test_the_cache_tells_them_apart(self) -> None:
-        from vortex.api import cache_key
-
-        spec = load_spec("xeon-8255c")
+        spec, made_by = load_spec("xeon-8255c"), makers()
         keys = {
-            cache_key(op, spec.fingerprint(), demand) for op in (ops.Gemm(), ops.Gemm(n=5)) for demand in (None, "m")
+            cache_key(op, spec.fingerprint(), made_by, demand)
+            for op in (ops.Gemm(), ops.Gemm(n=5))
+            for demand in (None, "m")
         }
         assert len(keys) == 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from conftest import compiled
+from conftest import compiled, few_tiles
 
 import vortex
 from vortex import operators as ops
@@ -20,7 +20,7 @@ from vortex.conv_selector import ConvPlan
 from vortex.effects import line_turns, past_caches
 from vortex.epilogue import Epilogue
 from vortex.launcher import GemmKernel
-from vortex.library import Library, read
+from vortex.library import Library
 from vortex.operands import aligned_zeros
 from vortex.plans import Grid, OperandB
 from vortex.selector import NumpyArithmetic
@@ -149,8 +149,8 @@ def test_a_fixed_width_has_the_kernels_between_its_lines() -> None:
     assert (memory == -7).all()
 
 
-def test_products_of_a_batch_that_are_many_only_together(gemm: GemmKernel, library_path: Path) -> None:
-    batch = BatchGemmKernel(opened(library_path))
+def test_products_of_a_batch_that_are_many_only_together(gemm: GemmKernel) -> None:
+    batch = BatchGemmKernel(for_batches(gemm.library))
     m = 96
     count = caches(gemm) // (m * 64) + 3
     x, y = integers(count, m, 5), integers(count, 5, 64, seed=1)
@@ -301,13 +301,23 @@ def test_a_b_in_words_is_not_packed_for_each_turn(gemm: GemmKernel) -> None:
     assert packs and np.allclose(plain[packs], 16 * in_words[packs])
 
 
-def opened(path: Path) -> Library:
+def for_batches(library: Library) -> Library:
     """The same machine code for batches."""
-    library = read(path)
     return replace(
         library,
         manifest=replace(library.manifest, operator=ops.BatchGemm().name, settings=ops.settings(ops.BatchGemm())),
     )
+
+
+@pytest.fixture(scope="module")
+def gemm() -> GemmKernel:
+    return compiled(ops.Gemm())
+
+
+@pytest.fixture(scope="module")
+def conv_library() -> Library:
+    library: Library = few_tiles(ops.Conv2d()).library
+    return library
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
 from vortex.axes import fixed
-from vortex.cache import digest
 from vortex.dtypes import SUMS
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
+from vortex.keys import cache_key, makers
 from vortex.launcher import GemmKernel
 from vortex.library import Library, is_gpu_library, read, write
 from vortex.reduction import Reduce
@@ -136,13 +134,14 @@ def compile(
     built_for = _built_for(operator, device)
     if not cache:
         return _opened(_serving(operator, _build(built_for, device.spec, report, invariant, compiler)))
-    store, key = library_cache(), cache_key(built_for, device.fingerprint, invariant, compiler or "")
+    made_by = makers(compiler or "")
+    store, key = library_cache(), cache_key(built_for, device.fingerprint, made_by, invariant)
     library = _cached(store.get(key))  # entries appear in one step: to take one needs no lock
     if library is None:
         with store.lock(key):
             library = _cached(store.get(key))  # made by another process meanwhile
             if library is None:
-                library = _build(built_for, device.spec, report, invariant, compiler)
+                library = _build(built_for, device.spec, report, invariant, compiler, made_by)
                 with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
                     built = Path(folder) / "built.vortex"
                     _write(library, built)
@@ -269,8 +268,16 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
 
 
 def _build(
-    operator: operators.Operator, spec: Spec, report: Progress, invariant: str | None, compiler: str | None
+    operator: operators.Operator,
+    spec: Spec,
+    report: Progress,
+    invariant: str | None,
+    compiler: str | None,
+    made_by: str = "",
 ) -> Library[Any] | GpuLibrary:
+    """Of objects in the cache on disk too, if it is said what makes them."""
+    from vortex.cache import object_files
+    from vortex.codegen.object_cache import ObjectCache
     from vortex.codegen.toolchain import check_versions
     from vortex.hardware import HardwareSpec
 
@@ -283,7 +290,8 @@ def _build(
                 return reduction_compiler.compile(operator, spec, Path(folder), report, is_here(spec))
             from vortex import compiler as for_cpus
 
-            return for_cpus.compile(operator, spec, Path(folder), report, is_here(spec), invariant)
+            objects = ObjectCache(object_files(), made_by) if made_by else None
+            return for_cpus.compile(operator, spec, Path(folder), report, is_here(spec), invariant, objects)
         if isinstance(operator, Reduce):
             from vortex import gpu_reduction_compiler
 
@@ -307,24 +315,3 @@ def is_here(spec: HardwareSpec) -> bool:
         and spec.features <= here.features
         and 0.75 < spec.clock_hz / here.clock_hz < 1.33
     )
-
-
-def cache_key(operator: operators.Operator, fingerprint: str, invariant: str | None = None, compiler: str = "") -> str:
-    """Of all a library depends on: operator, spec, releases, vortex's own sources and recorded measurements."""
-    releases = {}
-    if compiler:
-        from vortex.codegen import nvrtc
-
-        releases[compiler] = nvrtc.release(compiler)
-    for name in ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc"):
-        try:
-            releases[name] = version(name)
-        except PackageNotFoundError:
-            releases[name] = "none"
-    package = Path(__file__).resolve().parent
-    sources = hashlib.sha256()
-    shell = {"cli.py", "demo.py", "__main__.py", "cache.py", "torch"}
-    written = (p for p in package.rglob("*") if p.suffix in (".py", ".c", ".h", ".json"))
-    for path in sorted(p for p in written if shell.isdisjoint(p.relative_to(package).parts)):
-        sources.update(path.read_bytes())
-    return digest([repr(operator), invariant, fingerprint, releases, sources.hexdigest()])

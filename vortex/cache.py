@@ -20,8 +20,9 @@ from typing import Any
 
 from vortex.errors import DeviceError, ToolchainError
 
-SUFFIX = ".vortex"
 LIMIT_BYTES = 512 * 1024**2
+OBJECTS_SHARE = 4
+"""Objects may take one part in so many of what libraries may: one of these holds all objects that it was made of."""
 ABANDONED_S = 3600.0
 """A half-written file this old belongs to a process that died."""
 
@@ -55,7 +56,7 @@ def limit_bytes() -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """One library in the cache; `used` in seconds since the epoch."""
+    """One file in the cache; `used` in seconds since the epoch."""
 
     key: str
     bytes: int
@@ -64,14 +65,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of libraries that keeps the most recently used ones within `limit_bytes`."""
+    """A folder of files, libraries if not said otherwise, that keeps the most recently used within `limit_bytes`."""
 
     folder: Path
     limit_bytes: int = LIMIT_BYTES
+    suffix: str = ".vortex"
 
     def path(self, key: str) -> Path:
         """Where the entry is, or would be."""
-        return self.folder / f"{key}{SUFFIX}"
+        return self.folder / f"{key}{self.suffix}"
 
     def get(self, key: str) -> Path | None:
         """The file of the entry, which now counts as just used; None where there is none."""
@@ -117,10 +119,10 @@ class Cache:
     def entries(self) -> list[Entry]:
         """All entries, the most recently used first."""
         found = []
-        for path in self.folder.glob(f"*{SUFFIX}"):
+        for path in self.folder.glob(f"*{self.suffix}"):
             with contextlib.suppress(FileNotFoundError):  # dropped by another process meanwhile
                 status = path.stat()
-                found.append(Entry(path.name.removesuffix(SUFFIX), status.st_size, status.st_mtime))
+                found.append(Entry(path.name.removesuffix(self.suffix), status.st_size, status.st_mtime))
         return sorted(found, key=lambda entry: (-entry.used, entry.key))
 
     def clear(self) -> int:
@@ -155,3 +157,8 @@ class Cache:
 def library_cache() -> Cache:
     """The user's cache of compiled libraries."""
     return Cache(cache_directory() / "libraries", limit_bytes())
+
+
+def object_files() -> Cache:
+    """The user's cache of the object files that libraries are made of."""
+    return Cache(cache_directory() / "objects", limit_bytes() // OBJECTS_SHARE, ".o")

@@ -278,13 +278,12 @@ def _write(path: Path, text: str) -> None:
 
 @cache_app.command("list")
 def cache_list() -> None:
-    """List the compiled libraries, the most recently used first."""
+    """List the compiled libraries, the most recently used first, and how much the objects they were made of take."""
     from vortex.api import read_any
-    from vortex.cache import library_cache
+    from vortex.cache import library_cache, object_files
 
-    cache = library_cache()
-    entries = cache.entries()
-    for entry in entries:
+    cache, objects = library_cache(), object_files()
+    for entry in cache.entries():
         try:
             manifest = read_any(cache.path(entry.key)).manifest
             what = f"{manifest.operator} {manifest.dtype} for {manifest.hardware['name']}, L0 {manifest.basis}"
@@ -292,24 +291,23 @@ def cache_list() -> None:
             what = "cannot be read by this vortex"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         out.print(f"{entry.key[:12]}  {entry.bytes / 1e6:6.1f} MB  used {used}  {what}", markup=False)
-    total = sum(entry.bytes for entry in entries)
-    told = (
-        f"{_libraries(len(entries))}, {total / 1e6:.1f} of at most {cache.limit_bytes / 1e6:.0f} MB, in {cache.folder}"
-    )
-    note.print(told, markup=False)
+    for kept, one, many in ((cache, "library", "libraries"), (objects, "object", "objects")):
+        sizes = [entry.bytes for entry in kept.entries()]
+        told = f"{sum(sizes) / 1e6:.1f} of at most {kept.limit_bytes / 1e6:.0f} MB, in {kept.folder}"
+        note.print(f"{_counted(len(sizes), one, many)}, {told}", markup=False)
 
 
 @cache_app.command("clear")
 def cache_clear() -> None:
-    """Remove the compiled libraries."""
-    from vortex.cache import library_cache
+    """Remove the compiled libraries, and the objects that others would be made of."""
+    from vortex.cache import library_cache, object_files
 
-    cache = library_cache()
-    out.print(f"removed {_libraries(cache.clear())} from {cache.folder}", markup=False)
+    for cache, one, many in ((library_cache(), "library", "libraries"), (object_files(), "object", "objects")):
+        out.print(f"removed {_counted(cache.clear(), one, many)} from {cache.folder}", markup=False)
 
 
-def _libraries(count: int) -> str:
-    return "1 library" if count == 1 else f"{count} libraries"
+def _counted(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count} {many}"
 
 
 @app.command()

@@ -18,6 +18,7 @@ from vortex.codegen.cpu import Addition, emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
+from vortex.codegen.object_cache import ObjectCache
 from vortex.codegen.prices import Prices
 from vortex.codegen.toolchain import check_versions
 from vortex.device import Meter
@@ -44,8 +45,9 @@ def compile(
     progress: Progress,
     measurable: bool,
     invariant: str | None = None,
+    cache: ObjectCache | None = None,
 ) -> Library:
-    """Build every micro-kernel `operator` may need on `hardware` inside the working `folder`.
+    """Build every micro-kernel `operator` may need on `hardware` inside the working `folder`, or take it from `cache`.
 
     With `measurable` the device is at hand and L0 is timed on it; otherwise a recorded measurement is replayed, or L0
     is computed. `invariant="m"` keeps what gives a row the same bits whatever m is.
@@ -85,7 +87,7 @@ def compile(
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     parts = parts_of(operator, found.strategies, shapes, layouts, vectors.registers, lanes)
     tasks = product_tasks(shapes, parts, words)
-    with Emission(lanes, hardware.llvm_cpu, folder, workers) as emission:
+    with Emission(lanes, hardware.llvm_cpu, folder, workers, cache) as emission:
         kernels = emission.start(tasks.measured).wait(
             "emitting micro-kernels", lambda what, share: progress(what, 0.05 + 0.3 * share)
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from vortex.affinity import end_with_parent
+from vortex.codegen.object_cache import ObjectCache
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is finished, 0 to 1."""
@@ -33,10 +34,11 @@ class Objects:
 
 
 class Emission:
-    """A context with `workers` processes that emit for one processor into one folder."""
+    """A context with `workers` processes that emit for one processor into one folder what is not in the cache yet."""
 
-    def __init__(self, lanes: int, llvm_cpu: str, folder: Path, workers: int) -> None:
+    def __init__(self, lanes: int, llvm_cpu: str, folder: Path, workers: int, cache: ObjectCache | None = None) -> None:
         self._about = lanes, llvm_cpu
+        self._cache = cache
         self._paths = (folder / f"objects_{index}.o" for index in count())
         # Forking is safe here: TVM's compiler starts no threads before its first parallel run, and all are forked at
         # the first task.
@@ -47,10 +49,30 @@ class Emission:
         return Objects(tuple(self._begin(emit, what, next(self._paths)) for emit, what in tasks))
 
     def _begin(self, emit: Callable[..., None], what: Sequence[object], path: Path) -> tuple[Path, Future[None]]:
-        return path, self._pool.submit(emit, what, *self._about, path)
+        if self._cache is None:
+            return path, self._pool.submit(emit, what, *self._about, path)
+        key = self._cache.key(emit, what, *self._about)
+        if self._cache.take(key, path):
+            found: Future[None] = Future()
+            found.set_result(None)
+            return path, found
+        return path, self._pool.submit(_emit_and_keep, self._cache, key, emit, what, *self._about, path)
 
     def __enter__(self) -> Emission:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def _emit_and_keep(
+    cache: ObjectCache,
+    key: str,
+    emit: Callable[..., None],
+    what: Sequence[object],
+    lanes: int,
+    llvm_cpu: str,
+    path: Path,
+) -> None:
+    emit(what, lanes, llvm_cpu, path)
+    cache.keep(key, path)
