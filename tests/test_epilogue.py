@@ -206,6 +206,18 @@ class TestStages:
         assert np.array_equal(got, expected)
         assert (np.delete(room, np.s_[2 : 2 + columns], axis=1) == 77).all(), "wrote outside out"
 
+    @pytest.mark.parametrize("dtype", CASTS)
+    @pytest.mark.parametrize("columns", [4, 37])
+    def test_casts_of_nan(self, stages: ctypes.CDLL, dtype: str, columns: int):
+        """Whatever its payload: to round the largest as a number would carry into the sign."""
+        bits = np.resize(np.array([0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFC00001], np.uint32), (1, columns))
+        bias, scale = np.zeros(columns, np.float32), np.full(1, 0x3F80, np.uint16)
+        out = np.full((1, columns), 77, MEMORY.get(dtype, np.dtype(dtype) if dtype != "bfloat16" else None))
+        residual = np.zeros((1, columns), np.float16)
+        run(getattr(stages, f"as_{dtype}"), bits.view(np.float32), out, bias, scale, residual)
+        got = (out.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else out
+        assert np.isnan(got).all() if dtype in ("bfloat16", "float16") else not got.any()
+
     def test_requantization(self, stages: ctypes.CDLL):
         """int32 sums times a scale per column, rounded and saturated."""
         sums = RNG.integers(-(2**20), 2**20, (4, 37)).astype(np.int32)

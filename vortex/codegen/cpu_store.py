@@ -20,6 +20,8 @@ STORE_STAGE_SYMBOL, PAST_STAGE_SYMBOL = "vortex_epilogue", "vortex_epilogue_past
 PROLOGUE_SYMBOL = "vortex_prologue"
 SLOTS = 64
 """Named intermediates of one chain, at most."""
+INFINITY = 0x7F800000
+"""Its bits: a float32 with more, but for the sign, is NaN."""
 LOG2_E = 1.4426950408889634
 ROUNDER = 1.5 * 2.0**23
 """Added to a float32 of less than 2^22, it leaves the nearest integer in the low bits of the sum."""
@@ -188,6 +190,11 @@ INTEGERS = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "int32": (-214748364
 """What integers saturate at, as float32 values; the last is the greatest below 2^31."""
 
 
+def is_nan(vectors: Vectors, value: Any) -> Any:
+    """By its bits: TVM takes it for granted that a number equals itself."""
+    return (vectors.bits(value, "int32") & vectors.of(0x7FFFFFFF, "int32")) > vectors.of(INFINITY, "int32")
+
+
 def narrowed(vectors: Vectors, value: Any, dtype: str) -> Any:
     """float32 in another element type: to the nearest, ties to even; integers saturate, and NaN is their 0."""
     lanes = vectors.lanes
@@ -200,10 +207,10 @@ def narrowed(vectors: Vectors, value: Any, dtype: str) -> Any:
         bits = vectors.bits(value, "uint32")
         odd = (bits >> vectors.of(16, "uint32")) & vectors.of(1, "uint32")
         rounded = bits + vectors.of(0x7FFF, "uint32") + odd
-        quiet = tirx.Select(value == value, rounded, vectors.of(0x7FC00000, "uint32"))
+        quiet = tirx.Select(is_nan(vectors, value), vectors.of(0x7FC00000, "uint32"), rounded)
         return tirx.Cast(f"uint16x{lanes}", quiet >> vectors.of(16, "uint32"))
     low, high = INTEGERS[dtype]
-    value = vectors.keep(tirx.Select(value == value, value, vectors.of(0.0)))
+    value = vectors.keep(tirx.Select(is_nan(vectors, value), vectors.of(0.0), value))
     value = vectors.keep(vectors.most(value, low))
     value = vectors.keep(vectors.least(value, high))
     whole = tirx.Cast(f"int32x{lanes}", vectors.call("llvm.rint", value))
