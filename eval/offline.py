@@ -75,6 +75,20 @@ def compile_once(
     return figures | ({"memory": memory.peak_bytes} if memory else {})
 
 
+def stages(library: Any) -> dict[str, float]:
+    """Seconds of every stage of compiling a library from nothing: with objects that were there it is made again."""
+    manifest = library.manifest
+    if not manifest.reused:
+        told: dict[str, float] = manifest.offline_seconds
+        return told
+    from eval.link_table import hardware_of
+    from vortex import api, operators
+
+    operator = operators.rebuilt(manifest.operator, manifest.settings)
+    again: dict[str, float] = api.compile(operator, hardware_of(library), cache=False).manifest.offline_seconds
+    return again
+
+
 def figures(hw: str, operator: str = "gemm", dtype: str | None = None) -> list[dict[str, Any]]:
     """One line a figure: those of COSTS, then the candidates after each filter of the sieve.
 

@@ -5,7 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ from eval import (
     worker,
 )
 from eval.alternate import STOLEN_ATTEMPTS, Effort, Outcome, Run, lines_of, measure, rotated, undisturbed
+from eval.offline import stages
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
 from eval.report import main as report_main
@@ -40,7 +41,9 @@ from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_sec
 from eval.stats import Timing
 from eval.suites import Case
 from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
+from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
+from vortex.operators import Gemm
 from vortex.plans import Grid, LaunchPlan
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -364,6 +367,24 @@ class TestOracle:
 
 
 @needs.a_compiler
+class TestStages:
+    def test_of_a_library_that_was_made_from_nothing(self):
+        library = SimpleNamespace(manifest=SimpleNamespace(reused=0, offline_seconds={"emit": 9.0}))
+        assert stages(library) == {"emit": 9.0}
+
+    def test_objects_that_were_there_are_emitted_for_the_figure(self, gemm: Any, monkeypatch: pytest.MonkeyPatch):
+        asked = []
+
+        def compiled(operator: object, hardware: HardwareSpec, cache: bool) -> Any:
+            asked.append((operator, hardware.name, cache))
+            return SimpleNamespace(manifest=SimpleNamespace(offline_seconds={"emit": 9.0}))
+
+        monkeypatch.setattr("vortex.api.compile", compiled)
+        manifest = replace(gemm.manifest, reused=7, offline_seconds={"emit": 0.1})
+        assert stages(SimpleNamespace(manifest=manifest)) == {"emit": 9.0}
+        assert asked == [(Gemm(), gemm.manifest.hardware["name"], False)]
+
+
 class TestLinkTable:
     """What the compiler left out can be built and run."""
 

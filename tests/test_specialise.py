@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import BatchGemm, GroupedGemm
 from vortex.plans import Grid, OperandB, Region, Shape
-from vortex.selector import SlopeTable, problem
+from vortex.problem import Problem
+from vortex.selector import Selector, SlopeTable, problem
 from vortex.shapes import shape_of
 from vortex.specialise import last_vectors, micro_kernels, specialised
 from vortex.specs import load_spec
@@ -75,6 +76,17 @@ def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
         return widths
 
     assert min(chosen(CLOSE_FILTERS)) >= 64 > min(chosen(0.0))
+
+
+@pytest.mark.parametrize(("more", "expected"), [(1.0, 32), (1.001, 32), (1.004, 64)])
+def test_of_panels_that_are_priced_alike_the_narrowest_is_taken(more: float, expected: int) -> None:
+    of = selector(load_spec("epyc-zen5"), [s for s in found(load_spec("epyc-zen5")).strategies if s.l0.n in (32, 64)])
+    shapes = domain((64, 512), [OperandB.PACKED], {})
+
+    def price(priced: Selector, asked: Sequence[Problem]) -> np.ndarray:
+        return np.full((len(asked), len(priced.strategies)), 1.0 if priced.panel == 64 else more, np.float32)
+
+    assert choose_panel(of.rates, of.table, of.lanes, of.strategies, shapes, None, price=price) == expected
 
 
 @pytest.mark.parametrize(("name", "widest"), [("epyc-zen3", 16), ("epyc-zen4", 96)])

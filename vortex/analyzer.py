@@ -37,6 +37,10 @@ by those of 6 x 16 (0.27) at 47 to 88. Of AVX-512 6 x 64 is 0.33 on a Zen 4 and 
 CLOSE_FILTERS = 0.01
 """Widths of panels of filters that are priced so close are told apart by the noise of the measured kernels alone. The
 widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
+CLOSE_PANELS = 0.002
+"""The same of other packed operands. The narrowest of them is taken, whose tiles are the tallest: on a Granite Rapids
+12x600x600 took 66 us by 5 x 80, 61 by 6 x 64 and 50 by 14 x 32, 2048x1024x1024 26.9, 23.8 and 23.0 ms, and one row by
+600 x 600 or less a tenth less by 5 x 80 than by 14 x 32."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
 FAMILY_GAIN = 1.1
@@ -192,8 +196,9 @@ def choose_panel(
     close: float = 0.0,
     price: Price = in_numpy,
 ) -> int:
-    """The declared width of a packed operand: that of the main tile which serves the domain best, or the widest of
-    those whose mean logarithm of seconds is at most `close` above the least; of those whose panels arrive in time."""
+    """The declared width of a packed operand, of those whose panels arrive in time: that of the main tile which serves
+    the domain best, or the narrowest of those that are as good but for noise; the widest of those whose mean logarithm
+    of seconds is at most `close` above the least, if that is given."""
     unpacked = [s for s in strategies if not s.stage.pack_b]
     main = ((s.l0.n, s.l0.m) for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled)
     tiles = dict(sorted(main))  # of a width the tallest
@@ -204,9 +209,8 @@ def choose_panel(
         selector = Selector(tuple(unpacked), rates, table, lanes, panel, words)
         seconds = np.concatenate([b.min(axis=1) for b in in_blocks(selector, packed.shapes, Grid(1, 1), 1, price)])
         scores[panel] = float(np.average(np.log(seconds, dtype=np.float64), weights=packed.weights))
-    if close:
-        return max(width for width in widths if scores[width] <= min(scores.values()) + close)
-    return min(widths, key=lambda width: (round(scores[width], 3), width))
+    pick, above = (max, close) if close else (min, CLOSE_PANELS)
+    return pick(width for width in widths if scores[width] <= min(scores.values()) + above)
 
 
 def analyze(

@@ -139,6 +139,7 @@ def compile(
         versions={**versions, "python": platform.python_version()},
         offline_seconds=clock.laps,
         invariant=invariant,
+        reused=emission.taken,
     )
     progress("done", 1.0)
     return Library(manifest, binary.read_bytes())

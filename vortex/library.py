@@ -26,7 +26,7 @@ from vortex.reduction_tiles import Family, Measured, ReduceTile
 if TYPE_CHECKING:  # a call needs no mirror of the native selector: opening a library takes a fraction of a second
     from vortex.selector import Selector
 
-FORMAT = 10
+FORMAT = 11
 MANIFEST, BINARY = "manifest.json", "library.so"
 
 
@@ -55,6 +55,8 @@ class Manifest:
     offline_seconds: dict[str, float]
     invariant: str | None = None
     """`m` where a row has the same bits whatever m is."""
+    reused: int = 0
+    """Objects of earlier compilations in it: `offline_seconds` are without what emitting those took."""
 
     def selector(self) -> Selector:
         return self._selector(self.strategies, replace(self.rates, cores=1.0) if self.invariant else self.rates)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from eval import plans
 from eval.compare import markdown
 from eval.link_table import hardware_of, widened
+from eval.offline import stages
 from eval.operands import check, make_operands
 from eval.records import Line
 from eval.reproduce.calls import in_turn, product, undisturbed
@@ -112,7 +113,7 @@ def finalists(default: Selector, found: Sieve) -> list[Strategy]:
 def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
     """All three, with the seconds of what each does offline: sieve, emission and linking are the same for all."""
     manifest, hardware = gemm.manifest, hardware_of(gemm)
-    laps, default = manifest.offline_seconds, manifest.selector()
+    laps, default = stages(gemm), manifest.selector()
     found = sieve(decompose(operators.named(manifest.operator), hardware))
     rest = laps["sieve"] + laps["emit"] + laps["link"]
 

@@ -34,11 +34,11 @@ class Objects:
 
 
 class Emission:
-    """A context with `workers` processes that emit for one processor into one folder what is not in the cache yet."""
+    """A context with `workers` processes that emit into one folder for one processor; from the cache some are `taken`."""
 
     def __init__(self, lanes: int, llvm_cpu: str, folder: Path, workers: int, cache: ObjectCache | None = None) -> None:
         self._about = lanes, llvm_cpu
-        self._cache = cache
+        self._cache, self.taken = cache, 0
         self._paths = (folder / f"objects_{index}.o" for index in count())
         # Forking is safe here: TVM's compiler starts no threads before its first parallel run, and all are forked at
         # the first task.
@@ -53,6 +53,7 @@ class Emission:
             return path, self._pool.submit(emit, what, *self._about, path)
         key = self._cache.key(emit, what, *self._about)
         if self._cache.take(key, path):
+            self.taken += 1
             found: Future[None] = Future()
             found.set_result(None)
             return path, found
