@@ -34,7 +34,7 @@ class Objects:
 
 
 class Emission:
-    """A context with `workers` processes that emit into one folder for one processor; from the cache some are `taken`."""
+    """A context with `workers` processes that emit into a folder for one processor; `taken` counts what the cache had."""
 
     def __init__(self, lanes: int, llvm_cpu: str, folder: Path, workers: int, cache: ObjectCache | None = None) -> None:
         self._about = lanes, llvm_cpu
