@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 
 import pytest
 from recorded import AVX2, QUIET, SAPPHIRE, SKYLAKE, machine
@@ -131,6 +132,12 @@ class TestAssembling:
             assert every >= 2 * inner.size
         assert dram >= found.cores * max(every for _, every in sets)
         assert dram >= 2 * found.caches[-1].size
+
+    def test_a_guest_that_is_told_of_a_large_cache_streams_less_than_a_gigabyte(self, tmp_path):
+        found = machine(tmp_path)
+        last = replace(found.caches[-1], size=480 * 1024**2)
+        dram, _ = probe.working_sets(replace(found, caches=(*found.caches[:-1], last), free_bytes=1 << 40))
+        assert 480 * 1024**2 < dram == probe.MOST_STREAMED < 10**9
 
 
 class TestRemembering:

@@ -94,6 +94,11 @@ class _scratch:
         self.path.unlink(missing_ok=True)
 
 
+MOST_STREAMED = 768 * 1024**2
+"""Bytes, so that the first compilation on a machine takes no more memory than others, which take 0.8 GB: a guest may be
+told of 480 MB of outermost cache."""
+
+
 def working_sets(machine: Machine) -> tuple[int, list[tuple[int, int]]]:
     """Bytes to stream from DRAM, and for each cache what one core alone and each of all cores reads over and over.
 
@@ -109,7 +114,7 @@ def working_sets(machine: Machine) -> tuple[int, list[tuple[int, int]]]:
     instances = -(-machine.cores // last.shared_by)
     wanted = max(8, 4 * instances) * last.size  # with less, a share of the stream is still found in the last cache
     least = max(max(one for one, _ in sets), machine.cores * max(every for _, every in sets))
-    return max(least, min(max(wanted, 64 * 1024**2), 1024**3, machine.free_bytes // 4)), sets
+    return max(least, min(max(wanted, 64 * 1024**2), MOST_STREAMED, machine.free_bytes // 4)), sets
 
 
 MOST_PAGES = 16384

@@ -34,11 +34,13 @@ class Objects:
 
 
 class Emission:
-    """A context with `workers` processes that emit into a folder for one processor; `taken` counts what the cache had."""
+    """A context with `workers` processes that emit for one processor into one folder what a cache has not."""
 
     def __init__(self, lanes: int, llvm_cpu: str, folder: Path, workers: int, cache: ObjectCache | None = None) -> None:
         self._about = lanes, llvm_cpu
-        self._cache, self.taken = cache, 0
+        self._cache = cache
+        self.taken = 0
+        """Objects that the cache had."""
         self._paths = (folder / f"objects_{index}.o" for index in count())
         # Forking is safe here: TVM's compiler starts no threads before its first parallel run, and all are forked at
         # the first task.
