@@ -31,7 +31,7 @@ class ObjectCache:
         kept = self.files.get(key)
         try:
             found = kept.read_bytes() if kept else b""
-        except FileNotFoundError:  # dropped by another process meanwhile
+        except OSError:  # dropped by another process meanwhile, or not ours to read
             return False
         told, content = found[:HASH_BYTES], found[HASH_BYTES:]
         if not content or told != hashlib.sha256(content).digest():
