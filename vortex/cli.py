@@ -280,9 +280,9 @@ def _write(path: Path, text: str) -> None:
 def cache_list() -> None:
     """List the compiled libraries, the most recently used first, and how much the objects they were made of take."""
     from vortex.api import read_any
-    from vortex.cache import library_cache, object_files
+    from vortex.cache import library_cache
 
-    cache, objects = library_cache(), object_files()
+    cache = library_cache()
     for entry in cache.entries():
         try:
             manifest = read_any(cache.path(entry.key)).manifest
@@ -291,7 +291,7 @@ def cache_list() -> None:
             what = "cannot be read by this vortex"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         out.print(f"{entry.key[:12]}  {entry.bytes / 1e6:6.1f} MB  used {used}  {what}", markup=False)
-    for kept, one, many in ((cache, "library", "libraries"), (objects, "object", "objects")):
+    for kept, one, many in _caches():
         sizes = [entry.bytes for entry in kept.entries()]
         told = f"{sum(sizes) / 1e6:.1f} of at most {kept.limit_bytes / 1e6:.0f} MB, in {kept.folder}"
         note.print(f"{_counted(len(sizes), one, many)}, {told}", markup=False)
@@ -300,10 +300,15 @@ def cache_list() -> None:
 @cache_app.command("clear")
 def cache_clear() -> None:
     """Remove the compiled libraries, and the objects that others would be made of."""
+    for kept, one, many in _caches():
+        out.print(f"removed {_counted(kept.clear(), one, many)} from {kept.folder}", markup=False)
+
+
+def _caches() -> list[tuple[Any, str, str]]:
+    """What is kept on disk, and what one and several of its entries are called."""
     from vortex.cache import library_cache, object_files
 
-    for cache, one, many in ((library_cache(), "library", "libraries"), (object_files(), "object", "objects")):
-        out.print(f"removed {_counted(cache.clear(), one, many)} from {cache.folder}", markup=False)
+    return [(library_cache(), "library", "libraries"), (object_files(), "object", "objects")]
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from vortex.cache import Cache, digest
 
+HASH_BYTES = hashlib.sha256().digest_size
+
 
 @dataclass(frozen=True)
 class ObjectCache:
@@ -46,6 +48,3 @@ class ObjectCache:
             sealed.write(hashlib.sha256(content).digest() + content)
             sealed.flush()
             self.files.put(key, Path(sealed.name))
-
-
-HASH_BYTES = hashlib.sha256().digest_size
