@@ -1,11 +1,14 @@
 """The assembly of L0 on AVX-512, and on AVX2: accumulators stay in registers, B is asked for ahead."""
 
+import ctypes
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from needs import a_compiler
 from priced import found
 
 from vortex.hardware import HardwareSpec
@@ -128,6 +131,48 @@ def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int,
         ends = len(re.findall(rf"prefetcht1 0x{64 * vectors - 4:x}\(", body))
         assert ends >= 1 and near >= vectors and near % vectors == 0
         assert far - ends >= near and (far - ends) % vectors == 0
+
+
+RECORDER = """
+#include <stdint.h>
+intptr_t asked[4096], count;
+int32_t recorded(intptr_t address) { return asked[count++ & 4095] = address, 0; }
+"""
+
+
+@a_compiler
+@pytest.mark.parametrize(("rows", "near"), [(13, False), (5, False), (13, True)])
+def test_what_comes_next_is_asked_for_as_fast_as_it_is_needed(
+    rows: int, near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of A that the next tile reads: all of their lines by the end of this one, and few beyond. Into the first
+    cache a row goes with each step, whatever is needed."""
+    pytest.importorskip("tvm")
+    from tvm.script import tirx as T
+
+    from vortex.codegen import cpu_kernels, cpu_steps
+    from vortex.codegen.cpu_rows import compile_tiles
+    from vortex.codegen.link import link
+
+    lanes, vectors, depth = 8, 2, 200  # a row is a line
+    monkeypatch.setattr(cpu_steps, "fetch", lambda address, cache=1: T.call_extern("int32", "recorded", address))
+    monkeypatch.setattr(cpu_kernels, "_form", cpu_kernels._form.__wrapped__)
+    tile = cpu_kernels.RegisterTile(rows, vectors, "row")
+    compile_tiles([cpu_kernels.micro_kernel(tile, lanes)], rows, lanes, "haswell", tmp_path / "l0.o")
+    (tmp_path / "recorder.c").write_text(RECORDER)
+    link(tmp_path / "l0.so", [tmp_path / "l0.o"], [tmp_path / "recorder.c"])
+    library, columns = ctypes.CDLL(str(tmp_path / "l0.so")), vectors * lanes
+    room = rows * depth, depth * columns, rows * columns, 1 << 16
+    a, b, c, following = (np.ones(size, np.float32) for size in room)
+    every = 0 if near else cpu_steps.STEP * columns // rows
+    sizes = [ctypes.c_int64(size) for size in (depth, depth, columns, columns)]
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, c, following)]
+    getattr(library, tile.symbol)(*pointers[:3], *sizes, lanes, 0, pointers[3], ctypes.c_int64(every))
+    assert (c == depth).all()
+    count = ctypes.c_int64.in_dll(library, "count").value
+    asked = np.array((ctypes.c_int64 * 4096).in_dll(library, "asked")[:count]) - following.ctypes.data
+    needed = depth if near else rows * depth / columns
+    assert np.array_equal(asked, 64 * np.arange(count)) and needed <= count <= 1.06 * needed
 
 
 def test_addresses_of_rows_stay_in_registers(kernels: dict[tuple[int, int], str]) -> None:

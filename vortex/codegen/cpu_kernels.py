@@ -46,9 +46,9 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
 
     `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
-    first, and whether whole lines of it are written past the caches. For each `every` steps of k it asks for one row,
-    `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each other
-    come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first cache.
+    first, and whether whole lines of it are written past the caches. For each `every` / STEP steps of k it asks for one
+    row, `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each
+    other come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first cache.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     form = _form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes))

@@ -13,6 +13,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
+from vortex.codegen.cpu_steps import STEP
 from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, SHARES, STREAMS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
@@ -33,8 +34,7 @@ class LoadStage:
         return f"vortex_l1_{self.layout}_{order}_{'a' if self.pack_a else 'n'}_{self.pack_b}"
 
 
-SHORT = int(FETCHED_AHEAD)
-AHEAD = int(FETCHED_TILE) // 4
+SHORT, AHEAD = int(FETCHED_AHEAD), int(FETCHED_TILE) // 4
 WAITED_FOR = int(MISSES) * LINE
 """Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
@@ -302,8 +302,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 T.address_of((SB if pack_b else B)[further]),
                             )
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
-                            often: T.let[T.int64] = T.max(T.truncdiv(apart * asking, height), T.int64(1))
-                            rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, sharing)
+                            often: T.let[T.int64] = T.max(T.truncdiv(STEP * apart * asking, height), T.int64(STEP))
+                            rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, STEP * sharing)
                             every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), rarely))
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j

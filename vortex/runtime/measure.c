@@ -7,7 +7,7 @@
 #include <time.h>
 
 typedef int32_t (*vx_l0)(int32_t rows, int32_t vectors, const float *a, const float *b, float *c, int64_t depth,
-                         int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate);
+                         int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t how, const float *ahead, int64_t every);
 typedef int32_t (*vx_load)(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                            int64_t target_stride);
 vx_l0 const *vx_l0_layouts(void);
@@ -27,7 +27,8 @@ static float *filled(size_t count) {
   return memory;
 }
 
-/* Seconds of one call at `depth`, operands in L1: one entry of `times` per repetition. 0, or 1 when memory is out. */
+/* Seconds of one call at `depth`, operands in L1, and a single row asked for: one entry of `times` per repetition. 0, or 1 when memory
+ * is out. */
 int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, int64_t calls, int64_t repetitions, double *times) {
   int32_t rows = (int32_t)rows_, vectors = (int32_t)vectors_;
   int64_t lanes = vx_measured_lanes(), width = vectors * lanes, lda = layout ? rows : depth + 16;
@@ -36,7 +37,7 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
   vx_l0 run = vx_l0_layouts()[layout];
   for (int64_t r = -1; !failed && r < repetitions; r++) {
     double start = seconds();
-    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, 0);
+    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, 0, b, INT64_MAX / 2);
     if (r >= 0) times[r] = (seconds() - start) / calls;
   }
   free(a), free(b), free(c);

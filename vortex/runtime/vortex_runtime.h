@@ -64,6 +64,8 @@ typedef struct {
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
  * for what comes next, asks for nothing, or has tiles of few rows share what is asked for. */
 enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16 };
+/* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
+#define VX_STEP 16
 
 /* One call, already checked. Strides in elements; an unpacked B has `panel` past its last column. `c` has the element
  * type of the output, which is not that of the sums where vx_apart is 1. */
