@@ -14,7 +14,7 @@ from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, SHARES, STREAMS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
@@ -280,7 +280,7 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                 next_i: T.let[T.int64] = T.Select(down, below, i if rows_first else T.int64(0))
                                 next_j: T.let[T.int64] = T.Select(down, j0 if rows_first else j, beside)
                                 ask(T.address_of(C[(i0 + next_i) * ldc + next_j]), height, width, ldc, 1)
-                                if from_memory and rows_first and not passing:
+                                if from_memory and rows_first and not passing and T.bitwise_and(how, TRUSTS) == 0:
                                     begin: T.let[T.int64] = corner + below * step + T.truncdiv(t * kb, panels)
                                     ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)

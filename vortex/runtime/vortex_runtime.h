@@ -62,8 +62,8 @@ typedef struct {
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
- * for what comes next, asks for nothing, or has tiles of few rows share what is asked for. */
-enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16 };
+ * for what comes next, asks for nothing, has tiles of few rows share what is asked for, or trusts hardware to bring rows of A. */
+enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32 };
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
 #define VX_STEP 16
 
