@@ -368,17 +368,36 @@ def small_pages(name: str) -> Selector:
     return selector(spec, found(spec).strategies)
 
 
+def test_parts_of_rows_of_a_plain_b_are_no_streams_where_pages_are_small():
+    """The streamed family waits at each of them, in its only pass over B of four rows."""
+    one = small_pages("epyc-zen5")
+    without = replace(one, rates=replace(one.rates, broken=0.0))
+    streamed = [i for i, s in enumerate(one.strategies) if s.stage.streamed]
+
+    def waits(grid: Grid) -> list[float]:
+        seconds, unbroken = (np.asarray(x.costs(Shape(4, 4096, 4096), grid, 2).total) for x in (one, without))
+        return [float(seconds[i] - unbroken[i]) for i in streamed]
+
+    assert streamed and not any(waits(ONE_TASK)) and not any(waits(Grid(2, 1)))
+    assert min(waits(Grid(1, 2))) > 4096 * one.rates.l3_latency
+
+
 def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
     one = small_pages("epyc-zen5")
     depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4
     assert depth > one.rates.crammed_rows and priced("epyc-zen5").rates.crammed_rows > depth
     loose = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and not s.stage.pack_b]
 
-    def partials(ldb: int) -> list[float]:
-        seconds = np.asarray(one.costs(Shape(64, 80, depth, lda=STRIDE, ldb=ldb), ONE_TASK, 1).terms()["partials"])
-        return [float(seconds[i]) for i in loose if one.strategies[i].l1.k >= depth]
+    def partials(ldb: int, m: int = 64, n: int = 80, k: int = depth) -> list[float]:
+        seconds = np.asarray(one.costs(Shape(m, n, k, lda=STRIDE, ldb=ldb), ONE_TASK, 1).terms()["partials"])
+        return [float(seconds[i]) for i in loose if one.strategies[i].l1.k >= k]
 
     assert partials(line) and all(partials(line)) and not any(partials(line // 4))
+    kept = int(one.rates.crammed_rows)
+    for spans, several, single in ((1, kept, kept), (2, kept, kept // 2), (4, kept // 2, kept // 4)):
+        n = spans * line
+        for m, most in ((64, several), (1, single)):
+            assert not any(partials(n, m, n, most)) and all(partials(n, m, n, 2 * most))
 
 
 @pytest.mark.parametrize("rows, columns", [(4463, 671), (2000, 100)])

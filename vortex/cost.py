@@ -135,7 +135,7 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     waits = (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes) * supply.wait + HELD_STREWN * c.strewn
     rows = stream - followed(ops, rates, t, c.bytes * supply.byte)
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, rows, waits), task)
-    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o.k, stream, o.prepacked), task)
+    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)
     outer = ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER)
     total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     return Cost(

@@ -158,7 +158,7 @@ def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Va
 
 
 def streamed_rows(
-    ops: Arithmetic, rates: Rates, s: Strategies, t: Task, k: Value, stream: Value, prepacked: Value
+    ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, wait: Value
 ) -> Value:
     """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
 
@@ -166,7 +166,7 @@ def streamed_rows(
     the rows that it has begun. Panels of a packed B are few long streams, all of k at once, which hardware brings
     meanwhile.
     """
-    passes = ops.ceil(t.rows * s.per_row - EPSILON)
+    k, prepacked, passes = o.k, o.prepacked, ops.ceil(t.rows * s.per_row - EPSILON)
     vectors = ops.name("streamed_vectors", ops.ceil(t.columns * (s.vectors * s.per_width) - EPSILON))
     issued = vectors * ops.most(t.rows, STREAMED_LOADS * passes)
     body = k * rates.multiply_add * ops.most(issued, rates.latency_issues)
@@ -175,6 +175,9 @@ def streamed_rows(
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
     loose = beside(ops, rates, sums + again + stream, body) + vectors * k * rates.streamed_torn
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
+    if rates.broken:  # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
+        pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0) * (passes * k)
+        seen = seen + pieces * (rates.broken * wait)
     return body + steps * passes * rates.tile_enter + seen
 
 

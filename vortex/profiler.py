@@ -287,6 +287,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         held_torn=roomy * EFFECTS.held_torn_cycles / clock,
         roomy=roomy,
         streamed_torn=roomy * EFFECTS.streamed_torn_cycles / clock,
+        broken=EFFECTS.broken if small else 0.0,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,

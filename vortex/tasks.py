@@ -8,6 +8,12 @@ from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, latency, source_by
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
 
+FAR_SPANS, ONCE_SPANS = 4.0, 2.0
+"""Spans of L1's sets from one to the next of rows that all start in the same of them, from which on L2 keeps half as
+many: in sets of which they take all ways they do not stay for another tile, and what is asked for of a panel that a
+single tile reads is the first to go even where half of the ways are left. A Granite Rapids, where huge pages lie in one
+piece: 126 rows by 4096 columns 8.0 ms with 64 steps of k and 11.5 with 128, 40 rows 2.8 and 4.5; 8 rows by 2048 columns
+0.33 with 64 and 0.39 with 128, by 4096 columns 0.70 with 32 and 0.95."""
 LONG_LINE = 2048.0
 """Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
 
@@ -111,16 +117,19 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     loose_a = ops.name("loose_a", o.a_is_col * (1.0 - s.pack_a))
     spacing = ops.name("loose_spacing", ops.most(loose * o.spacing_b, loose_a * o.spacing_a))
     crowds = ops.name("crowds", ops.where(spacing > rates.crowded_span - 0.5, 1.0, 0.0))
+    wide = FLOAT * ops.most(loose * o.n, loose_a * o.m)
     kept_rows: Value = rates.crowded_rows
     per_kept: Value = rates.per_crowded_rows
     if rates.crammed_rows < rates.crowded_rows:
         crams = ops.name("crams", ops.where(spacing > rates.l1_span - 0.5, 1.0, 0.0))
-        kept_rows = ops.where(crams > 0.5, rates.crammed_rows, kept_rows)
-        per_kept = ops.where(crams > 0.5, rates.per_crammed_rows, per_kept)
+        far = ops.where(wide > FAR_SPANS * rates.l1_span - 0.5, 2.0, 1.0)
+        once = ops.where(tiles > 1.5, 1.0, ops.where(wide > ONCE_SPANS * rates.l1_span - 0.5, 2.0, 1.0))
+        fewer = ops.name("fewer", far * once)
+        kept_rows = ops.where(crams > 0.5, rates.crammed_rows / fewer, kept_rows)
+        per_kept = ops.where(crams > 0.5, rates.per_crammed_rows * fewer, per_kept)
     tile_k = ops.where(crowds > 0.5, ops.least(s.tile_k, kept_rows), s.tile_k)
     per_tile_k = ops.most(s.per_tile_k, crowds * per_kept)
     if rates.reach:  # Rows of B, or of a transposed A, that pages are kept for.
-        wide = FLOAT * ops.most(loose * o.n, loose_a * o.m)
         reached = ops.name("reached", ops.where(wide > 0.5, rates.reach / ops.most(wide, FLOAT), tile_k))
         tile_k, per_tile_k = ops.least(tile_k, reached), ops.most(per_tile_k, 1.0 / reached)
     steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))

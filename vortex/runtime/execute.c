@@ -7,6 +7,10 @@
 #define BAND_SHARE 2
 #define SHORTEST_BAND 1024
 
+/* Of tasks.py. */
+#define FAR_SPANS 4
+#define ONCE_SPANS 2
+
 /* Rows that take so long over a step of k that a packed B from memory comes into L1 in time; for fewer it is asked for into L2, further on.
  * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
@@ -20,19 +24,28 @@
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
+/* Of rows so many bytes apart that all start in one set of L1: as many as L2 keeps for further tiles, or for `once`. Of tasks.py. */
+static int64_t crammed_rows(int64_t bytes, int once) {
+  int64_t rows = vx_crammed_rows;
+  if (rows >= vx_crowded_rows) return rows;
+  if (bytes >= FAR_SPANS * vx_l1_span) rows /= 2;
+  return once && bytes >= ONCE_SPANS * vx_l1_span ? rows / 2 : rows;
+}
+
 /* Steps of k of an operand that is read as it lies, a step a row: whose rows crowd few sets of L2, as many as stay there for the next tile,
  * and of any, as many as are on pages that are found again. */
-static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride) {
+static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride, int once) {
   const int64_t item = sizeof(float);
-  if (crowds(stride)) depth = smaller(depth, stride * item % vx_l1_span ? vx_crowded_rows : vx_crammed_rows);
+  if (crowds(stride)) depth = smaller(depth, stride * item % vx_l1_span ? vx_crowded_rows : crammed_rows(stride * item, once));
   return vx_reach ? smaller(depth, vx_reach / larger(larger(columns, 1) * item, smaller(stride * item, vx_page_bytes))) : depth;
 }
 
-/* Steps of k that a tile of L1 takes. As the cost has it. */
-static int64_t tile_depth(const vx_strategy *s, const vx_call *call) {
+/* Steps of k that a tile of L1 takes, in tasks of so many rows. As the cost has it. */
+static int64_t tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows) {
   int64_t depth = s->tile_k;
-  if (!s->pack_b && !call->packed) depth = loose_depth(depth, call->n, call->ldb);
-  if (!s->pack_a && call->transpose_a) depth = loose_depth(depth, call->m, call->lda);
+  int once = rows <= tile_rows(s, call->n);
+  if (!s->pack_b && !call->packed) depth = loose_depth(depth, call->n, call->ldb, once);
+  if (!s->pack_a && call->transpose_a) depth = loose_depth(depth, call->m, call->lda, once);
   return larger(depth, 1);
 }
 
@@ -280,8 +293,8 @@ void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan) {
                : s->streamed ? vx_streamed_nest
                              : vx_nests[work->call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work->call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
-  work->tile_k = smaller(tile_depth(s, &work->call), depth > 0 ? depth : 1);
   work->rows_per_task = quotient_up(work->call.m, plan->grid_m);
+  work->tile_k = smaller(tile_depth(s, &work->call, work->rows_per_task), depth > 0 ? depth : 1);
   work->columns_per_task = quotient_up(column_units, plan->grid_n) * width;
 }
 
