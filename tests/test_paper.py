@@ -582,6 +582,13 @@ class TestRegions:
         assert rows == [f"| 1x2x3 | {share} | 1.200 | II | masked |" for share in ("0.700", "0.970")]
         assert page.losses[2].startswith("At 1 thread(s) 1 of 3 shapes are slower when cut")
 
+    def test_a_page_lists_those_that_lose_most(self):
+        page = regions.regions([measured(1, str(i), [self.row(False, 1.0, 0.9 - i / 100)]) for i in range(12)])
+        assert page.losses[0].startswith("At 1 thread(s) 12 of 12 shapes") and page.losses[0].endswith("; most where:")
+        assert [row.split(" | ")[1] for row in page.losses[1].splitlines()[2:]] == [
+            f"{0.79 + i / 100:.3f}" for i in range(10)
+        ]
+
     def test_a_shape_that_is_slower_when_cut_is_a_loss(self):
         page = regions.regions([measured(1, "a", [self.row(True, 0.9)]), measured(1, "b", [self.row(False, 1.0)])])
         assert "| all | 2 | 1 | 50% | 0.949 | 0.900 | 2.000 | 2.000 |" in page.blocks[1]

@@ -15,7 +15,8 @@ from eval.suites import MAIN_SUITES, Case, load_suite
 
 LEAST_FLOPS, MOST_FLOPS = 1e6, 2e9
 ROUNDS, SMOKE_ROUNDS = 8, 2
-SLOWER = 0.98
+SLOWER, LISTED = 0.98, 10
+"""A rival is quicker below that share of our seconds; as many cases as a page lists, at most."""
 
 
 def middle_products(options: Options) -> Sequence[Case]:
@@ -56,9 +57,10 @@ def regions(lines: Sequence[Line]) -> Page:
                 continue
             cells = [
                 [f"{r['m']}x{r['n']}x{r['k']}", f"{over(r, rival):.3f}", f"{r['predicted']:.3f}", r["on"], r[rival]]
-                for r in slow
+                for r in slow[:LISTED]
             ]
-            losses.append(f"At {threads} thread(s) {len(slow)} of {len(rows)} shapes are {told}:")
+            end = "; most where:" if len(slow) > LISTED else ":"
+            losses.append(f"At {threads} thread(s) {len(slow)} of {len(rows)} shapes are {told}{end}")
             losses.append(markdown(("shape", f"{rival} / on", "predicted off / on", "on", rival), cells))
 
     def draw(figure: Figure) -> None:
