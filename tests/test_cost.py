@@ -371,7 +371,7 @@ def small_pages(name: str) -> Selector:
 def test_parts_of_rows_of_a_plain_b_are_no_streams_where_pages_are_small():
     """The streamed family waits at each of them, in its only pass over B of four rows."""
     one = small_pages("epyc-zen5")
-    without = replace(one, rates=replace(one.rates, broken=0.0))
+    without = replace(one, rates=replace(one.rates, streamed_broken=0.0))
     streamed = [i for i, s in enumerate(one.strategies) if s.stage.streamed]
 
     def waits(grid: Grid) -> list[float]:

@@ -154,7 +154,7 @@ class Effects:
     """Cycles for a vector of sums that reaches into the next row,"""
     streamed_torn_cycles: float = 0.6
     """and of the streamed family for one of a plain B. Both of such a core: a Zen 3 and a Zen 5 have neither."""
-    broken: float = 2.0
+    streamed_broken: float = 2.0
     """Latencies that it waits for at each piece of a row of a plain B where several tasks have parts of its columns, if
     pages are small (Granite Rapids, 2 threads: 4 x 1024 x 1000 137 us by two halves of the rows, 83 by tiles)."""
     tile_enter_cycles: float = 12.0

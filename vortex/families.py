@@ -175,9 +175,10 @@ def streamed_rows(
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
     loose = beside(ops, rates, sums + again + stream, body) + vectors * k * rates.streamed_torn
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
-    if rates.broken:  # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
+    # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
+    if rates.streamed_broken:
         pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0) * (passes * k)
-        seen = seen + pieces * (rates.broken * wait)
+        seen = seen + pieces * (rates.streamed_broken * wait)
     return body + steps * passes * rates.tile_enter + seen
 
 

@@ -162,7 +162,7 @@ class Rates:
     """1 where multiply-adds leave room for the loads and stores of the held and the streamed family, else 0."""
     streamed_torn: float
     """Seconds for a vector of a plain B that the streamed family reads beside them, across two lines."""
-    broken: float
+    streamed_broken: float
     """Latencies that it waits for at each piece of a row of a plain B, where a task has a part of the columns."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple

@@ -24,7 +24,8 @@
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
-/* Of rows so many bytes apart that all start in one set of L1: as many as L2 keeps for further tiles, or for `once`. Of tasks.py. */
+/* Of rows so many bytes apart that all start in one set of L1: as many as L2 keeps for further tiles, or for `once`. As tasks.py has it, which
+ * takes them for as far apart as they are long. */
 static int64_t crammed_rows(int64_t bytes, int once) {
   int64_t rows = vx_crammed_rows;
   if (rows >= vx_crowded_rows) return rows;
@@ -43,9 +44,10 @@ static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride, int o
 /* Steps of k that a tile of L1 takes, in tasks of so many rows. As the cost has it. */
 static int64_t tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows) {
   int64_t depth = s->tile_k;
-  int once = rows <= tile_rows(s, call->n);
-  if (!s->pack_b && !call->packed) depth = loose_depth(depth, call->n, call->ldb, once);
-  if (!s->pack_a && call->transpose_a) depth = loose_depth(depth, call->m, call->lda, once);
+  int loose_b = !s->pack_b && !call->packed, loose_a = !s->pack_a && call->transpose_a;
+  int once = (loose_b || loose_a) && rows <= tile_rows(s, call->n);
+  if (loose_b) depth = loose_depth(depth, call->n, call->ldb, once);
+  if (loose_a) depth = loose_depth(depth, call->m, call->lda, once);
   return larger(depth, 1);
 }
 
@@ -80,7 +82,7 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int64_t weights = call->n * call->k;
   int quiet = call->packed && vx_roomy;
   int near = call->packed ? !quiet && (at->m >= NEAR_LEAST || !vx_overflows(weights)) : !vx_overflows(weights * NEAR_LOOSE);
-  int32_t small = !vx_reach ? 0 : call->packed ? VX_SHARES | VX_TRUSTS : VX_TRUSTS;
+  int32_t small = vx_reach ? VX_TRUSTS | (call->packed ? VX_SHARES : 0) : 0;
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | small;
   int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | asks;
   for (int64_t i = 0; i < at->m; i += band) {
