@@ -31,6 +31,9 @@ class Effects:
     a Granite Rapids, and at times finds 67 MB there and at times does not (32x4096x4096 8 ms or 19)."""
     partial: float = 4.0
     """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
+    scattered_partial: float = 2.0
+    """The same where pages are small, and most such lines come from the outermost cache (Granite Rapids: of 44 products
+    by 54 plans each those with 128 steps of k took 0.96 of what was expected of them beside those with 512)."""
     kept_partial: float = 0.7
     """The same of one that stays in L2, from which tiles of AMX load it."""
     l3_latency_s: float = 60e-9
@@ -107,6 +110,10 @@ class Effects:
     """Of the translations that a core keeps, for the rows of one operand,"""
     page_line: float = 0.13
     """and share of the latency that is seen for each line of an A by columns, where pages are small."""
+    scattered_collided: float = 0.15
+    """Share of the time of lines that push each other out of L1 which is seen even under arithmetic, where pages are
+    small (Granite Rapids: tiles of 14 rows of A 4 KiB apart go at 182 GFLOP/s, of 9 at 195, and both at 192 to 198
+    where rows are 64 bytes further apart). None elsewhere: a Zen 5 loses nothing by 14 such rows."""
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004

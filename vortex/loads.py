@@ -205,4 +205,4 @@ def conflicting(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Ta
     without_room = ops.most(t.height - rates.l1_ways * (rates.l1_span / spacing), nearby - rates.l1_ways)
     lines = ops.most(without_room, 0.0) * (1.0 - o.a_is_col) * (1.0 - s.pack_a)
     missed = lines * o.k * (REPLACED * rates.line_bytes * rates.l2_byte)
-    return t.tiles * t.panels * exposed(ops, missed, one)
+    return t.tiles * t.panels * (exposed(ops, missed, one) + rates.collided * missed)

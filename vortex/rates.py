@@ -118,6 +118,8 @@ class Rates:
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
     alone: float
     """Seconds that a row of an unpacked B is waited for where a panel has one vector of it: 1 / v^2 of it for v."""
+    collided: float
+    """Share of the time of lines that push each other out of L1 which is seen even under arithmetic."""
     visit: float
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float
