@@ -429,6 +429,21 @@ def test_where_pages_are_small_lines_of_long_rows_keep_the_held_family_waiting()
     assert longest(one, 100) == pytest.approx(longest(sooner, 100), rel=1e-5)
 
 
+def test_rows_that_push_each_other_out_are_seen_under_arithmetic_where_pages_are_small():
+    """Of fourteen rows in a set of twelve ways, in a part of the time that two lines of them take from L2."""
+    one = small_pages("epyc-zen5")
+    hidden = replace(one, rates=replace(one.rates, collided=0.0))
+    span = round(one.rates.l1_span) // 4
+    as_they_lie = [s.stage.tiled and not (s.stage.pack_a or s.stage.swap) for s in one.strategies]
+    tall = [i for i, s in enumerate(one.strategies) if s.l0.m == 14 and as_they_lie[i]]
+
+    def conflicts(by: Selector, lda: int) -> np.ndarray:
+        return np.asarray(by.costs(Shape(140, 512, 512, lda=lda, ldb=STRIDE), ONE_TASK, 1).terms()["conflicts"])[tall]
+
+    assert len(tall) and (conflicts(one, span) > 2.0 * conflicts(hidden, span)).all()
+    assert (conflicts(hidden, span) > 0).all() and not conflicts(one, span + 16).any()
+
+
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
     """Of few rows by a plain B; one that is one panel wide has no next one."""
     one = priced("epyc-zen4")

@@ -15,12 +15,22 @@
  * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
 #define NEAR_LOOSE 2
+/* Where pages are small, a packed B comes in time if all its translations are found again: on a Granite Rapids one row by 0.5 to 2.4 MB goes at
+ * 67 to 72 GB/s and 28 without, at 95 to 105 and 33 with what is asked for into L1, by 4 MB and more alike, and by 9 MB out of memory one row at
+ * 13.7 and 12.8, four at 13.1 and 11.2; on two threads one at 26.8 and 24.0, four at 25.3 and 21.3. */
 /* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
  * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
 /* Where pages are small, a packed B takes so long to come that tiles of few rows share the next panel among them as others do: on a Granite
  * Rapids 10x1024x1024 208 to 166 us, 32x4096x9216 25 to 21 ms, 16x4096x4096 on two threads 4.0 to 2.5. And a core there waits while it asks
  * for the rows of A of a next tile, all at once, which hardware follows: 6 x 64 made 8448x3000x2816 in 870 ms and does in 742, 3000x1024x2048
  * in 76 and 65. */
+
+/* Whether what is asked for of B a few of its rows ahead is in L1 when a tile of so many rows reads it. */
+static int comes_in_time(const vx_call *call, int64_t rows) {
+  int64_t weights = call->n * call->k;
+  if (!call->packed) return !vx_overflows(weights * NEAR_LOOSE);
+  return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
+}
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
@@ -79,9 +89,8 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
-  int64_t weights = call->n * call->k;
   int quiet = call->packed && vx_roomy;
-  int near = call->packed ? !quiet && (at->m >= NEAR_LEAST || !vx_overflows(weights)) : !vx_overflows(weights * NEAR_LOOSE);
+  int near = !quiet && comes_in_time(call, at->m);
   int32_t small = vx_reach ? VX_TRUSTS | (call->packed ? VX_SHARES : 0) : 0;
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | small;
   int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | asks;
