@@ -15,9 +15,6 @@
  * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
 #define NEAR_LOOSE 2
-/* Where pages are small, a packed B comes in time if all its translations are found again: on a Granite Rapids one row by 0.5 to 2.4 MB goes at
- * 67 to 72 GB/s and 28 without, at 95 to 105 and 33 with what is asked for into L1, by 4 MB and more alike, and by 9 MB out of memory one row at
- * 13.7 and 12.8, four at 13.1 and 11.2; on two threads one at 26.8 and 24.0, four at 25.3 and 21.3. */
 /* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
  * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
 /* Where pages are small, a packed B takes so long to come that tiles of few rows share the next panel among them as others do: on a Granite
@@ -25,7 +22,10 @@
  * for the rows of A of a next tile, all at once, which hardware follows: 6 x 64 made 8448x3000x2816 in 870 ms and does in 742, 3000x1024x2048
  * in 76 and 65. */
 
-/* Whether what is asked for of B a few of its rows ahead is in L1 when a tile of so many rows reads it. */
+/* Whether what is asked for of B a few of its rows ahead is in L1 when a tile of so many rows reads it. Where pages are small, a packed one is if
+ * all its translations are found again: on a Granite Rapids one row by 0.5 and 1 MB goes at 95 to 108 GB/s and by 2.4 MB at 33, with nothing
+ * asked for into L1 at 67 to 73 and 28; by 4 MB and more both are alike, and by 9 MB out of memory one row goes at 12.8 and 13.7, four at 11.2
+ * and 13.1, on two threads 24.0 and 26.8, 21.3 and 25.3. */
 static int comes_in_time(const vx_call *call, int64_t rows) {
   int64_t weights = call->n * call->k;
   if (!call->packed) return !vx_overflows(weights * NEAR_LOOSE);
