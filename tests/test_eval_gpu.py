@@ -18,7 +18,7 @@ from eval.gpu import asked, ingest, parts
 from eval.gpu.budget import Budget, Journal, median, read_journal
 from eval.suites import Case
 from vortex.gpu_candidates import Backend
-from vortex.gpu_cost import BlockCosts, GpuRates
+from vortex.gpu_figures import BlockCosts, GpuRates
 from vortex.gpu_library import GpuLibrary
 from vortex.gpu_profiler import BlockMeasurement
 from vortex.gpu_selector import Extents, GpuPlan, GpuSelector, Layout

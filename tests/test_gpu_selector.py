@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from vortex.affinity import cpu_flags
 from vortex.errors import VortexError
-from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
+from vortex.gpu_cost import options
+from vortex.gpu_figures import GpuProblem
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Extents, GpuArithmetic, GpuSelector, Layout, parts_of, room
 
 SHAPES = 100_000
@@ -43,13 +44,14 @@ PLAIN = """
 #include <string.h>
 /* How many costs differ in a bit between the code for every processor and that for processors with AVX2, or AVX-512. */
 int32_t different(int32_t is_wide, int32_t group, float m, float n, float k, float room, float batch, float seen) {
-  static float totals[2][VX_GPU_MOST], cuts[2][VX_GPU_MOST];
+  static vx_gpu_prices one, two;
   const vx_gpu_group *g = &vx_gpu_groups[group];
   int32_t blocks = (g->count + VX_GPU_LANES - 1) / VX_GPU_LANES, found = 0;
-  vortex_gpu_costs(vx_gpu_figures + g->figures, totals[0], cuts[0], blocks, m, n, k, room, batch, seen);
+  vortex_gpu_costs(vx_gpu_figures + g->figures, one.totals, one.cuts, one.ideals, blocks, m, n, k, room, batch, seen);
   vx_gpu_pricing *other = is_wide ? vortex_gpu_costs_avx512 : vortex_gpu_costs_avx2;
-  other(vx_gpu_figures + g->figures, totals[1], cuts[1], blocks, m, n, k, room, batch, seen);
-  for (int32_t i = 0; i < g->count; i++) found += totals[0][i] != totals[1][i] || cuts[0][i] != cuts[1][i];
+  other(vx_gpu_figures + g->figures, two.totals, two.cuts, two.ideals, blocks, m, n, k, room, batch, seen);
+  for (int32_t i = 0; i < g->count; i++)
+    found += one.totals[i] != two.totals[i] || one.cuts[i] != two.cuts[i] || one.ideals[i] != two.ideals[i];
   return found;
 }
 """
@@ -104,12 +106,9 @@ def mirrored(chooser: GpuSelector, extents: np.ndarray, key: tuple[Layout, int],
     columns = extents.astype(np.float32).T[:, :, None]
     copies = np.array([room(workspace, int(m), int(n), int(batch)) for m, n, _, batch in extents], np.float32)[:, None]
     problem = GpuProblem(*columns[:3], copies, columns[3], np.float32(1))
-    shape = tiling(ops, s, problem)
-    choices = (None, *cuts(ops, s, problem, shape))
-    totals = np.stack([predict(ops, chooser.float32_rates, s, problem, shape, cut).total for cut in choices])
-    asked = np.stack(
-        [np.ones_like(totals[0]) if cut is None else np.broadcast_to(cut, totals[0].shape) for cut in choices]
-    )
+    choices = options(ops, chooser.float32_rates, s, problem)
+    totals = np.stack([cost.total for _, cost in choices])
+    asked = np.stack([np.broadcast_to(np.float32(cut), totals[0].shape) for cut, _ in choices])
     best = totals.argmin(axis=0)[None]
     seconds = np.take_along_axis(totals, best, 0)[0]
     splits = np.take_along_axis(asked, best, 0)[0]

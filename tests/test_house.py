@@ -71,6 +71,7 @@ MODULES = (
     "conv_selector",
     "gpu_candidates",
     "gpu_sieve",
+    "gpu_figures",
     "gpu_cost",
     "gpu_stages",
     "gpu_profiler",

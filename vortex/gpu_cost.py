@@ -15,85 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from vortex.effects import Arithmetic, Value
-
-
-@dataclass(frozen=True)
-class GpuRates:
-    """What the device does, as the cost model sees it: seconds, seconds per byte, bytes, counts."""
-
-    sms: float
-    per_sm: float
-    """1 / sms."""
-    launch: float
-    """Seconds of a kernel that does nothing."""
-    l2_byte: float
-    """Seconds per byte that all SMs together read from L2, or write to it."""
-    port_byte: float
-    """Seconds per byte that one SM reads from L2, however few others do."""
-    dram_byte: float
-    l2_bytes: float
-    """Bytes of L2 that operands may count on from one wave to the next."""
-    l2_latency: float
-    """Seconds from asking for a line to having it in shared memory."""
-    miss_latency: float
-    """What is added if it comes from DRAM."""
-    reduction: float
-    """Seconds from the last partial of a split reduction to a reduction kernel that runs."""
-
-
-@dataclass(frozen=True)
-class BlockCosts:
-    """What the model knows of each kernel: one column per field, one row per kernel; floats of one kernel, too."""
-
-    per_tile_m: Value
-    """1 / rows of the block tile; the other two likewise."""
-    per_tile_n: Value
-    per_tile_k: Value
-    item: Value
-    """Bytes of an element of A and B."""
-    out: Value
-    """Bytes of an element of C."""
-    resident: Value
-    """Blocks of this kernel that one SM holds at a time."""
-    per_resident: Value
-    slots: Value
-    """Blocks that the device holds at a time."""
-    per_slots: Value
-    work: Value
-    """Seconds that a stage of one block keeps the busiest unit of its SM: MMA or FMA pipes, shared memory, issue."""
-    chain: Value
-    """Seconds that a stage takes when its block has the SM to itself: what latency and barriers leave exposed."""
-    serial: Value
-    """Latencies of a load that every stage waits for in full: 1 without stages to load ahead into, else 0."""
-    wait: Value
-    """Latencies of a load that every stage waits for when loads run as far ahead as stages allow."""
-    fetch: Value
-    """Bytes that a load of narrow rows moves, over those it wants."""
-    start: Value
-    """Seconds until the first load of a block is under way."""
-    scatter: Value
-    """Bytes that stores of C occupy in the path to L2, over the bytes of C."""
-    raster: Value
-    """Rows of tiles that consecutive blocks walk down before they step one column on."""
-    leak: Value
-    """Share of the shorter of arithmetic and loads that shows beside the longer; 0 where a measurement has it."""
-    most_parts: Value
-    """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
-
-
-@dataclass(frozen=True)
-class GpuProblem:
-    """The shape of one call."""
-
-    m: Value
-    n: Value
-    k: Value
-    room: Value
-    """Copies of C, of the whole batch, that the workspace has room for, in float32."""
-    batch: Value
-    """Products of this shape in one launch; operands that they share are priced as if each had its own."""
-    seen: Value
-    """Bytes of A in memory over those of its m x k elements: less than 1 where a filter's taps see the same input."""
+from vortex.gpu_figures import BlockCosts, GpuProblem, GpuRates
 
 
 @dataclass(frozen=True)
@@ -122,7 +44,9 @@ class GpuCost:
 
 
 FILLS = (0.25, 0.5, 1.0, 2.0)
-"""Shares of the device's slots that a split of the reduction may fill; not to split at all is tried first."""
+"""Shares of the device's slots that a split of the reduction may fill, rising; not to split at all is tried first."""
+NEVER = 1e30
+"""Seconds that nothing takes."""
 MOST_PARTS = 512
 """Beyond, reading the partial sums again takes longer than any reduction that is so long."""
 EPSILON = 1e-4
@@ -161,16 +85,17 @@ class Tiling:
 def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
     tiles_m = ops.name("tiles_m", ops.most(ops.ceil(p.m * s.per_tile_m - EPSILON), 1.0))
     tiles_n = ops.name("tiles_n", ops.most(ops.ceil(p.n * s.per_tile_n - EPSILON), 1.0))
+    per_tiles_m, per_tiles_n = ops.name("per_tiles_m", 1.0 / tiles_m), ops.name("per_tiles_n", 1.0 / tiles_n)
     stages = ops.name("stages", ops.most(ops.ceil(p.k * s.per_tile_k - EPSILON), 1.0))
     tiles = ops.name("tiles", tiles_m * tiles_n)
     group = ops.name("group", ops.least(s.raster, tiles_m))
-    rows, columns = ops.name("rows", p.m / tiles_m), ops.name("columns", p.n / tiles_n)
+    rows, columns = ops.name("rows", p.m * per_tiles_m), ops.name("columns", p.n * per_tiles_n)
     row_bytes = ops.name("row_bytes", p.k / stages * (s.item * s.fetch))
     partial = Tiling(
         tiles_n=tiles_n,
-        per_tiles_n=ops.name("per_tiles_n", 1.0 / tiles_n),
+        per_tiles_n=per_tiles_n,
         tiles=tiles,
-        per_tiles=ops.name("per_tiles", 1.0 / tiles),
+        per_tiles=ops.name("per_tiles", per_tiles_m * per_tiles_n),
         rows=rows,
         columns=columns,
         stages=stages,
@@ -197,8 +122,8 @@ def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
 
 
 def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:
-    """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots."""
-    spare = ops.name("spare", s.slots * t.per_tiles / p.batch)
+    """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots, rising."""
+    spare = ops.name("spare", s.slots * t.per_tiles * (1.0 / p.batch))
     most = ops.name("most", ops.least(ops.least(t.stages, p.room), s.most_parts))
     return [ops.name("cut", ops.most(ops.least(ops.floor(spare * fill + EPSILON), most), 1.0)) for fill in FILLS]
 
@@ -245,8 +170,31 @@ def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: T
     return ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
 
 
+@dataclass(frozen=True)
+class Steady:
+    """What holds for every wave, and of full ones, however the reduction is cut."""
+
+    share: Value
+    """Of what a wave asks for, how much comes from DRAM."""
+    lag: Value
+    """Latency of a load."""
+    entry: Value
+    """Seconds until a block has its first operands."""
+    compute: Value
+    """Seconds of a stage of a full wave, of the arithmetic alone."""
+    exposed: Value
+    """What loads add to that."""
+
+
+def steady(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling) -> Steady:
+    share = ops.name("share", missing(ops, rates, s, p, t))
+    lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
+    compute, exposed = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
+    return Steady(share, lag, ops.name("entry", s.start + lag), compute, exposed)
+
+
 def predict(
-    ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling, cut: Value | None = None
+    ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling, w: Steady, cut: Value | None = None
 ) -> GpuCost:
     """cost(L2) of every kernel for one call, the reduction whole or cut into so many parts."""
     depth, parts, blocks = t.stages, 1.0, ops.name("all", t.tiles * p.batch)
@@ -256,18 +204,14 @@ def predict(
         blocks = ops.name("blocks", t.tiles * p.batch * parts)
     full, rest = waves(ops, s, blocks)
     resident = ops.name("resident", ops.ceil(rest * rates.per_sm - EPSILON))
-    share = ops.name("share", missing(ops, rates, s, p, t))
-    lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
     unique = ops.name("unique_last", patch(ops, t, rest))
-    compute_full, exposed_full = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
-    compute_last, exposed_last = stage(ops, rates, s, t, Wave(rest, resident, unique * share, lag))
+    compute_last, exposed_last = stage(ops, rates, s, t, Wave(rest, resident, unique * w.share, w.lag))
 
     bytes_c = s.out if cut is None else ops.where(parts > 1.5, PARTIAL, s.out)
     stored = ops.name("stored", t.rows * t.columns * bytes_c * (s.scatter * rates.l2_byte))
-    entry = ops.name("entry", s.start + lag)
-    multiply = depth * (full * compute_full + compute_last)
-    exposed = depth * (full * exposed_full + exposed_last)
-    edges = full * ((entry + s.slots * stored) * s.per_resident) + (entry + rest * stored)
+    multiply = depth * (full * w.compute + compute_last)
+    exposed = depth * (full * w.exposed + exposed_last)
+    edges = full * ((w.entry + s.slots * stored) * s.per_resident) + (w.entry + rest * stored)
     busy = ops.name("busy", multiply + exposed + edges)
     elements = p.m * p.n * p.batch
     floor = (t.footprint + elements * s.out) * rates.dram_byte
@@ -291,3 +235,22 @@ def predict(
         waves=full + rest * s.per_slots,
         padding=1.0 - padded,
     )
+
+
+def options(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem) -> list[tuple[Value, GpuCost]]:
+    """Into how many parts each kernel may be asked to cut the reduction, one first, and what it then costs."""
+    t = tiling(ops, s, p)
+    w = steady(ops, rates, s, p, t)
+    whole: tuple[Value, GpuCost] = (1.0, predict(ops, rates, s, p, t, w))
+    return [whole, *((cut, predict(ops, rates, s, p, t, w, cut)) for cut in cuts(ops, s, p, t))]
+
+
+def ideal(ops: Arithmetic, s: BlockCosts, p: GpuProblem, total: Value) -> Value:
+    """What each kernel would take if neither its residues nor its last wave cost more than their share of C.
+
+    Never for a kernel whose blocks all run at once: nothing of it can be left over.
+    """
+    high, wide = p.m * s.per_tile_m, p.n * s.per_tile_n
+    tiles = ops.name("tiles", ops.ceil(high - EPSILON) * ops.ceil(wide - EPSILON))
+    computed = ops.name("computed", ops.ceil(tiles * s.per_slots - EPSILON) * s.slots)
+    return ops.where(tiles > s.slots, total * (high * wide / computed), NEVER)

@@ -38,17 +38,15 @@ def plans(
     """Every kernel that serves the call with its best cut of the reduction, cheapest first."""
     key = selector.group(layout, alignment)
     group = selector.groups[key]
-    costs = [
-        {name: np.broadcast_to(value, len(group)) for name, value in cost.terms().items()}
-        for cost in selector.evaluate(extents, key, workspace)
-    ]
+    asked = selector.options(extents, key, workspace)
+    costs = [{name: np.broadcast_to(value, len(group)) for name, value in cost.terms().items()} for _, cost in asked]
     best = np.stack([cost["total"] for cost in costs]).argmin(axis=0)
     found = []
     for row, index in enumerate(group):
         choice = int(best[row])
         terms = {name: float(value[row]) for name, value in costs[choice].items()}
-        splits = int(selector.cut(extents, key, choice, workspace)[row])
-        found.append(Priced(selector.plan(extents, index, splits, terms["total"]), terms))
+        cuts, _ = asked[choice]
+        found.append(Priced(selector.plan(extents, index, int(cuts[row]), terms["total"]), terms))
     return sorted(found, key=lambda priced: priced.plan.seconds)
 
 

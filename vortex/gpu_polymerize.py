@@ -11,13 +11,13 @@ The mirror of `runtime/gpu_polymerize.c`, in the same float32 arithmetic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from vortex.arithmetic import F32, Array
-from vortex.gpu_cost import BlockCosts, cuts, predict, tiling
+from vortex.arithmetic import F32
+from vortex.gpu_cost import NEVER, ideal
 from vortex.gpu_selector import (
     LAYOUTS,
     UNLIMITED,
@@ -38,8 +38,6 @@ GAIN = F32(0.95)
 """Two regions must be predicted to take at most this share of one: a prediction is not surer than that."""
 STEP = 16
 """A cut is at a multiple of so many elements: operands of both regions are then aligned as those of the call are."""
-MOST_TILES = 2**31 - 1
-NEVER = F32(np.inf)
 
 
 @dataclass(frozen=True)
@@ -70,20 +68,6 @@ def halves(extents: Extents, along: str, at: int) -> tuple[Extents, Extents]:
     return extents._replace(**{along: at}), extents._replace(**{along: length - at})
 
 
-def priced(
-    selector: GpuSelector, extents: Extents, key: tuple[Layout, int], workspace: int, rows: slice = slice(None)
-) -> tuple[Array, Array]:
-    """Seconds of kernels of a group with their best cut of the reduction, and that cut."""
-    ops, p, group = GpuArithmetic(), problem(extents, workspace), selector.columns[key]
-    s = BlockCosts(*(getattr(group, field.name)[rows] for field in fields(BlockCosts)))
-    t = tiling(ops, s, p)
-    asked = (None, *cuts(ops, s, p, t))
-    totals = np.stack([np.asarray(predict(ops, selector.float32_rates, s, p, t, cut).total) for cut in asked])
-    parts = np.stack([np.broadcast_to(F32(1) if cut is None else np.asarray(cut), totals[0].shape) for cut in asked])
-    best = totals.argmin(axis=0)[None]
-    return totals.min(axis=0), np.take_along_axis(parts, best, 0)[0]
-
-
 def blocks_of(selector: GpuSelector, extents: Extents, index: int) -> tuple[int, int]:
     """Tiles of C under a kernel, and blocks of it that the device holds at a time."""
     tile = selector.variants[index].strategy.l1
@@ -94,20 +78,6 @@ def waves_of(selector: GpuSelector, extents: Extents, index: int) -> int:
     """Waves of a kernel, the last one whole or not."""
     tiles, slots = blocks_of(selector, extents, index)
     return -(-tiles // slots)
-
-
-def ideals(selector: GpuSelector, extents: Extents, key: tuple[Layout, int], totals: Array) -> Array:
-    """What each kernel would take if neither its residues nor its last wave cost more than their share of C.
-
-    Endless for a kernel whose blocks all run at once: nothing of it can be left over.
-    """
-    found = np.full(len(totals), NEVER)
-    for row, index in enumerate(selector.groups[key]):
-        tile, (tiles, slots) = selector.variants[index].strategy.l1, blocks_of(selector, extents, index)
-        if slots < tiles <= MOST_TILES:
-            computed = F32(-(-tiles // slots)) * F32(slots) * F32(tile.m) * F32(tile.n)
-            found[row] = totals[row] * (F32(extents.m) * F32(extents.n) / computed)
-    return found
 
 
 def places(selector: GpuSelector, extents: Extents, index: int) -> Iterator[tuple[Literal["m", "n"], int]]:
@@ -122,13 +92,14 @@ def places(selector: GpuSelector, extents: Extents, index: int) -> Iterator[tupl
 
 def best_cut(selector: GpuSelector, extents: Extents, key: tuple[Layout, int], workspace: int) -> Cut | None:
     """The cut of least bound, where one may gain enough."""
-    totals, _ = priced(selector, extents, key, workspace)
-    plain, ideal = totals.min(), ideals(selector, extents, key, totals)
-    least, found = ideal.min(), None
+    totals, _ = selector.priced(extents, key, workspace)
+    group = selector.columns[key]
+    ideals = np.asarray(ideal(GpuArithmetic(), group, problem(extents, workspace), totals))
+    plain, least, found = totals.min(), ideals.min(), None
     if not least + F32(selector.rates.launch) < GAIN * plain:
         return None
-    for row in np.argsort(ideal, kind="stable")[:FIRST_KERNELS]:
-        if ideal[row] == NEVER:
+    for row in np.argsort(ideals, kind="stable")[:FIRST_KERNELS]:
+        if ideals[row] == F32(NEVER):
             break
         index = selector.groups[key][row]
         waves = waves_of(selector, extents, index)
@@ -159,7 +130,7 @@ def regions(
     if cut is None:
         return alone
     one, other = halves(extents, cut.along, cut.at)
-    seconds, splits = priced(selector, one, key, workspace, slice(cut.kernel, cut.kernel + 1))
+    seconds, splits = selector.priced(one, key, workspace, slice(cut.kernel, cut.kernel + 1))
     if not seconds[0] + cut.left < GAIN * F32(plain.seconds):
         return alone
     rest = selector.select(other, layout, alignment, workspace)

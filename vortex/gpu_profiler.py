@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from vortex.dtypes import SUMS
 from vortex.epilogue import Store
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
-from vortex.gpu_cost import MOST_PARTS, BlockCosts, GpuRates
+from vortex.gpu_cost import MOST_PARTS
+from vortex.gpu_figures import BlockCosts, GpuRates
 from vortex.gpu_sieve import resident_blocks
 from vortex.gpu_stages import CALIBRATION, PORT_BYTES_PER_CYCLE, SECTOR, Calibration, exposed, finish, stage_cost
 

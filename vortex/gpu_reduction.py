@@ -130,7 +130,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class ReduceRates:
-    """What the device does, in seconds and bytes; as `gpu_cost.GpuRates`, and what a thread block is charged."""
+    """What the device does, in seconds and bytes; as `gpu_figures.GpuRates`, and what a thread block is charged."""
 
     sms: int
     launch: float

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vortex.arithmetic import F32, Array, ArrayArithmetic
+from vortex.arithmetic import F32, Array, ArrayArithmetic, single
 from vortex.errors import VortexError
 from vortex.gpu_candidates import Variant
-from vortex.gpu_cost import BlockCosts, GpuCost, GpuProblem, GpuRates, Tiling, cuts, predict, tiling
+from vortex.gpu_cost import GpuCost, options
+from vortex.gpu_figures import BlockCosts, GpuProblem, GpuRates
 
 ALIGNMENTS = (16, 8, 4, 2, 1)
 """Alignment classes in bytes: rows of all operands start on multiples of it."""
 UNLIMITED = 2**40
 """Bytes of a workspace that never says no."""
-ROUND = F32(2.0**23)
-"""Adding and taking away rounds a float32 below it to an integer, on every processor and without a call."""
 
 
 class Extents(NamedTuple):
@@ -31,7 +30,7 @@ class Extents(NamedTuple):
     k: int
     batch: int = 1
     seen: float = 1.0
-    """See `gpu_cost.GpuProblem`."""
+    """See `gpu_figures.GpuProblem`."""
 
 
 class Layout(NamedTuple):
@@ -58,15 +57,13 @@ class GpuPlan:
 
 
 class GpuArithmetic(ArrayArithmetic):
-    """With rounding as the native selector has it."""
+    """The cost of every kernel at once."""
 
     def floor(self, x: Array) -> Array:
-        rounded = (x + ROUND) - ROUND
-        return rounded - np.where(rounded > x, F32(1), F32(0))
+        return np.floor(single(x))
 
     def ceil(self, x: Array) -> Array:
-        rounded = (x + ROUND) - ROUND
-        return rounded + np.where(rounded < x, F32(1), F32(0))
+        return np.ceil(single(x))
 
 
 def columns_of(costs: Sequence[BlockCosts]) -> BlockCosts:
@@ -134,17 +131,27 @@ class GpuSelector:
             raise VortexError(f"no kernel of the library takes operands of {layout} aligned to {alignment} bytes")
         return key
 
+    def options(
+        self, extents: Extents, key: tuple[Layout, int], workspace: int = UNLIMITED, rows: slice = slice(None)
+    ) -> list[tuple[Array, GpuCost]]:
+        """`gpu_cost.options` of kernels of a group."""
+        group, p = self.columns[key], problem(extents, workspace)
+        s = BlockCosts(*(getattr(group, field.name)[rows] for field in fields(BlockCosts)))
+        found = options(GpuArithmetic(), self.float32_rates, s, p)
+        return [(np.broadcast_to(F32(cut), s.work.shape), cost) for cut, cost in found]
+
     def evaluate(self, extents: Extents, key: tuple[Layout, int], workspace: int = UNLIMITED) -> list[GpuCost]:
         """Predicted seconds of every kernel of a group, term by term: with the reduction whole, then each cut."""
-        ops, s, p = GpuArithmetic(), self.columns[key], problem(extents, workspace)
-        t = tiling(ops, s, p)
-        return [predict(ops, self.float32_rates, s, p, t, cut) for cut in (None, *cuts(ops, s, p, t))]
+        return [cost for _, cost in self.options(extents, key, workspace)]
 
-    def cut(self, extents: Extents, key: tuple[Layout, int], choice: int, workspace: int = UNLIMITED) -> Array:
-        """Into how many parts each kernel of a group is asked to cut the reduction by the choice of that number."""
-        ops, s, p = GpuArithmetic(), self.columns[key], problem(extents, workspace)
-        t: Tiling = tiling(ops, s, p)
-        return np.ones_like(s.work) if choice == 0 else cuts(ops, s, p, t)[choice - 1]
+    def priced(
+        self, extents: Extents, key: tuple[Layout, int], workspace: int = UNLIMITED, rows: slice = slice(None)
+    ) -> tuple[Array, Array]:
+        """Seconds of kernels of a group with their best cut of the reduction, and that cut: of equals the least."""
+        asked = self.options(extents, key, workspace, rows)
+        totals = np.stack([np.asarray(cost.total) for _, cost in asked])
+        best = totals.argmin(axis=0)[None]
+        return totals.min(axis=0), np.take_along_axis(np.stack([cut for cut, _ in asked]), best, 0)[0]
 
     def plan(self, extents: Extents, index: int, splits: int, seconds: float) -> GpuPlan:
         variant = self.variants[index]
@@ -160,11 +167,8 @@ class GpuSelector:
     ) -> GpuPlan:
         """The plan of least predicted time; of equals the first kernel, and of its cuts the one with fewest parts."""
         key = self.group(layout, alignment)
-        totals = np.stack([np.asarray(cost.total) for cost in self.evaluate(extents, key, workspace)])
-        best = totals.argmin(axis=0)
-        seconds = totals.min(axis=0)
+        seconds, splits = self.priced(extents, key, workspace)
         row = int(seconds.argmin())
-        splits = self.cut(extents, key, int(best[row]), workspace)
         return self.plan(extents, self.groups[key][row], int(splits[row]), float(seconds[row]))
 
     def to_json(self) -> dict[str, Any]:

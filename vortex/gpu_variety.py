@@ -19,7 +19,8 @@ import numpy.typing as npt
 from vortex.arithmetic import F32
 from vortex.candidates import Admitted
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
-from vortex.gpu_cost import GpuProblem, cuts, predict, tiling
+from vortex.gpu_cost import options
+from vortex.gpu_figures import GpuProblem
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, GpuArithmetic, Layout, columns_of
 from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
@@ -105,9 +106,7 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):
         m, n, k = np.split(shapes[start : start + height], 3, axis=1)
         problem = GpuProblem(m, n, k, F32(2.0**20), F32(1), F32(1))
-        tiles = tiling(ops, columns, problem)
-        choices = (None, *cuts(ops, columns, problem, tiles))
-        totals = [predict(ops, device, columns, problem, tiles, cut).total for cut in choices]
+        totals = [cost.total for _, cost in options(ops, device, columns, problem)]
         blocks.append(np.min(np.broadcast_arrays(*totals), axis=0))
     return np.concatenate(blocks)
 

@@ -153,12 +153,13 @@ def rivals_of_plan(gemm: Any, case: Case, item: int) -> list[GpuPlan]:
     whole = GpuSelector.from_json([k.variant for k in gemm.kernels], gemm.manifest.selector)
     extents, room = Extents(case.m, case.n, case.k), gemm.manifest.workspace_bytes
     key = whole.group(Layout(case.trans_a, case.trans_b), class_of(case, item))
-    totals = [cost.total for cost in whole.evaluate(extents, key, room)]
+    asked = whole.options(extents, key, room)
+    totals = [cost.total for _, cost in asked]
     plans = []
     for row, index in enumerate(whole.groups[key]):
         best = min(range(len(totals)), key=lambda choice: float(totals[choice][row]))
         for choice in dict.fromkeys((0, best)):
-            splits = int(whole.cut(extents, key, choice, room)[row])
+            splits = int(asked[choice][0][row])
             if splits > 1 and gemm.kernels[index].split < 0:
                 continue
             plans.append(whole.plan(extents, index, splits, float(totals[choice][row])))

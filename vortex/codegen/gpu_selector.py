@@ -1,8 +1,9 @@
 """The choice among GPU kernels as native code: `gpu_cost.predict` on TVM expressions, one kernel per vector lane.
 
-    vortex_gpu_costs(columns, totals, cuts, blocks, <fields of gpu_cost.GpuProblem>)
+    vortex_gpu_costs(columns, totals, cuts, ideals, blocks, <fields of gpu_figures.GpuProblem>)
 
-fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, and `cuts[kernel]` with the cut.
+fills `totals[kernel]` with the least predicted seconds over all cuts of the reduction, `cuts[kernel]` with the cut, and
+`ideals[kernel]` with `gpu_cost.ideal` of the seconds.
 `runtime/gpu_select.c` and `runtime/gpu_polymerize.c` do the rest. It is compiled for plain x86-64, and once more for
 processors with AVX2 and for those with AVX-512, with the same results to the bit: no product is fused into an addition,
 and no quotient replaced.
@@ -23,16 +24,19 @@ from vortex.arithmetic import Array
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.selector import Term, constant, fenced
+from vortex.codegen.trees import substitute
 from vortex.errors import VortexError
-from vortex.gpu_cost import BlockCosts, GpuProblem, GpuRates, cuts, predict, tiling
-from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, ROUND, GpuSelector
+from vortex.gpu_cost import cuts, ideal, predict, steady, tiling
+from vortex.gpu_figures import BlockCosts, GpuProblem, GpuRates
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, GpuSelector
 
 SYMBOLS = {
-    "x86-64": ("vortex_gpu_costs", 8),
-    "x86-64-v3": ("vortex_gpu_costs_avx2", 8),
-    "x86-64-v4": ("vortex_gpu_costs_avx512", 16),
+    "x86-64": ("vortex_gpu_costs", 8, False),
+    "x86-64-v3": ("vortex_gpu_costs_avx2", 8, True),
+    "x86-64-v4": ("vortex_gpu_costs_avx512", 16, True),
 }
-"""What the cost is called, and how many kernels a turn of its loop prices, by the processors that it runs on."""
+"""What the cost is called, how many kernels a turn of its loop prices, and whether an instruction makes numbers whole:
+by the processors that it runs on."""
 FIELDS = tuple(field.name for field in fields(BlockCosts))
 ARGUMENTS = tuple(field.name for field in fields(GpuProblem))
 LANES = 16
@@ -40,14 +44,16 @@ LANES = 16
 MOST = 512
 """Kernels that one layout and alignment may have: the room that selecting takes on the stack."""
 INTERMEDIATES = 256
+WHOLE = 2.0**23
+"""From here on every float32 is a whole number."""
 
 
 class GpuTirArithmetic:
     """Builds statements: every named intermediate is computed once, in a slot of a local buffer (see `selector`)."""
 
-    def __init__(self, lane: tirx.Var, lanes: int) -> None:
+    def __init__(self, lane: tirx.Var, lanes: int, rounds: bool) -> None:
         self.statements: list[tirx.Stmt] = []
-        self.lane, self.lanes, self.used = lane, lanes, 0
+        self.lane, self.lanes, self.rounds, self.used = lane, lanes, rounds, 0
         self.kept = tirx.decl_buffer((INTERMEDIATES * lanes,), "float32", name="kept", scope="local")
 
     def least(self, x: Any, y: Any) -> Term:
@@ -56,17 +62,22 @@ class GpuTirArithmetic:
     def most(self, x: Any, y: Any) -> Term:
         return Term(tirx.max(constant(x), constant(y)))
 
-    def rounded(self, x: Any) -> Term:
-        """Without the fence the addition and what takes it away would be folded."""
-        return self.name("rounded", fenced(constant(x) + constant(ROUND)) - constant(ROUND))
-
     def floor(self, x: Any) -> Term:
-        whole = self.rounded(x)
-        return whole - self.where(whole > x, 1.0, 0.0)
+        if self.rounds:
+            return Term(tirx.call_llvm_pure_intrin("float32", "llvm.floor", constant(x)))
+        near = self._near(x)
+        return self.where(near > x, near - 1.0, near)
 
     def ceil(self, x: Any) -> Term:
-        whole = self.rounded(x)
-        return whole + self.where(x > whole, 1.0, 0.0)
+        if self.rounds:
+            return Term(tirx.call_llvm_pure_intrin("float32", "llvm.ceil", constant(x)))
+        near = self._near(x)
+        return self.where(x > near, near + 1.0, near)
+
+    def _near(self, x: Any) -> Term:
+        """The nearest whole number, without an instruction for it. The fence keeps both additions."""
+        near = fenced(constant(x) + constant(WHOLE)) - constant(WHOLE)
+        return self.name("near", self.where(x > WHOLE, x, near))
 
     def where(self, condition: Any, x: Any, y: Any) -> Term:
         return Term(tirx.Select(condition.expression, constant(x), constant(y)))
@@ -78,20 +89,38 @@ class GpuTirArithmetic:
         self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
         return Term(self.kept[slot])
 
+    def change(self, kept: Term, x: Any) -> None:
+        """Give a named intermediate another value."""
+        (slot,) = kept.expression.indices
+        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
 
-def costs(rates: GpuRates, symbol: str, lanes: int) -> tirx.PrimFunc:
-    """The cost of `blocks` x LANES kernels, `lanes` of them at a time."""
+    def across(self, x: Any) -> Any:
+        """The largest of a named intermediate over all lanes: an expression outside the loop over them."""
+        (slot,) = x.expression.indices
+        every = [self.kept[substitute(slot, {self.lane: tirx.IntImm("int32", at)})] for at in range(self.lanes)]
+        while len(every) > 1:
+            every = [tirx.max(one, other) for one, other in zip(every[::2], every[1::2], strict=True)]
+        return every[0]
+
+    def taken(self) -> list[tirx.Stmt]:
+        """The statements since the last time."""
+        found, self.statements = self.statements, []
+        return found
+
+
+def costs(rates: GpuRates, symbol: str, lanes: int, rounds: bool) -> tirx.PrimFunc:
+    """The cost of `blocks` x LANES kernels, `lanes` of them at a time; of cuts only where one of them may be cut."""
     pointer = PointerType(PrimType("float32"))
-    data = [tirx.Var(name, pointer) for name in ("columns", "totals", "cuts")]
+    data = [tirx.Var(name, pointer) for name in ("columns", "totals", "cuts", "ideals")]
     blocks, block, lane = tirx.Var("blocks", "int32"), tirx.Var("block", "int32"), tirx.Var("lane", "int32")
-    sizes = (blocks * len(FIELDS) * LANES, blocks * LANES, blocks * LANES)
+    sizes = (blocks * len(FIELDS) * LANES, *(blocks * LANES for _ in data[1:]))
     buffers = [
         tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
         for variable, size in zip(data, sizes, strict=True)
     ]
     arguments = [tirx.Var(name, "float32") for name in ARGUMENTS]
 
-    ops, turns = GpuTirArithmetic(lane, lanes), LANES // lanes
+    ops, turns = GpuTirArithmetic(lane, lanes, rounds), LANES // lanes
     first, inside = tirx.truncdiv(block, turns) * len(FIELDS), tirx.truncmod(block, turns) * lanes + lane
     columns = BlockCosts(
         **{
@@ -101,17 +130,24 @@ def costs(rates: GpuRates, symbol: str, lanes: int) -> tirx.PrimFunc:
     )
     problem = GpuProblem(**{name: Term(variable) for name, variable in zip(ARGUMENTS, arguments, strict=True)})
     shape = tiling(ops, columns, problem)
-    least = ops.name("least", predict(ops, rates, columns, problem, shape).total)
-    chosen: Any = 1.0
-    for cut in cuts(ops, columns, problem, shape):
-        total = ops.name("total", predict(ops, rates, columns, problem, shape, cut).total)
-        chosen = ops.name("chosen", ops.where(least > total, cut, chosen))
-        least = ops.name("least", ops.least(total, least))
+    always = steady(ops, rates, columns, problem, shape)
+    least = ops.name("least", predict(ops, rates, columns, problem, shape, always).total)
+    asked = cuts(ops, columns, problem, shape)
+    chosen: Any = ops.name("chosen", 1.0)
+    found = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt(ops.taken()))
+    turn: list[tirx.Stmt] = []
+    for cut in asked:  # from the last, which are more parts than those before: where it is one for all, so are they
+        total = ops.name("total", predict(ops, rates, columns, problem, shape, always, cut).total)
+        ops.change(chosen, ops.where(least > total, cut, ops.where(total <= least, ops.least(chosen, cut), chosen)))
+        ops.change(least, ops.least(total, least))
+        priced = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt(ops.taken()))
+        steps = tirx.SeqStmt([priced, *turn]) if turn else priced
+        turn = [tirx.IfThenElse(ops.across(cut) > tirx.FloatImm("float32", 1.5), steps, None)]
+    results = least, chosen, ideal(ops, columns, problem, least)
     index = block * lanes + lane
-    stores = [tirx.BufferStore(buffers[1], constant(least), [index])]
-    stores.append(tirx.BufferStore(buffers[2], constant(chosen), [index]))
-    inner = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt([*ops.statements, *stores]))
-    loop = tirx.For(block, 0, blocks * turns, tirx.ForKind.SERIAL, inner)
+    stores = [tirx.BufferStore(buffer, constant(x), [index]) for buffer, x in zip(buffers[1:], results, strict=True)]
+    last = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt([*ops.taken(), *stores]))
+    loop = tirx.For(block, 0, blocks * turns, tirx.ForKind.SERIAL, tirx.SeqStmt([found, *turn, last]))
     declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
     function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, tirx.AllocBuffer(ops.kept), loop]))
     return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", True)
@@ -165,9 +201,9 @@ def emit(selector: GpuSelector, folder: Path) -> tuple[list[Path], list[Path]]:
     if largest > MOST:
         raise VortexError(f"{largest} kernels for one layout and alignment; the selector takes at most {MOST}")
     compiled = []
-    for cpu, (symbol, lanes) in SYMBOLS.items():
+    for cpu, (symbol, lanes, rounds) in SYMBOLS.items():
         compiled.append(folder / f"{symbol}.o")
-        compile_object([costs(selector.rates, symbol, lanes)], cpu_target(cpu), compiled[-1], share=False)
+        compile_object([costs(selector.rates, symbol, lanes, rounds)], cpu_target(cpu), compiled[-1], share=False)
     source = folder / "gpu_tables.c"
     source.write_text(tables(selector))
     return compiled, [source, RUNTIME / "gpu_select.c", RUNTIME / "gpu_polymerize.c"]

@@ -2,10 +2,8 @@
 #include "gpu_select.h"
 #include "integers.h"
 
-#define FIRST_KERNELS 2
 #define PLACES 4
 #define GAIN 0.95f
-#define MOST_TILES INT64_C(2147483647)
 
 typedef struct {
   const vx_gpu_group *group;
@@ -20,15 +18,6 @@ typedef struct {
 static tiling tiling_of(const search *s, int32_t row) {
   const vx_gpu_tile *tile = &vx_gpu_tiles[vx_gpu_indices[s->group->indices + row]];
   return (tiling){tile->m, tile->n, quotient_up(s->shape->m, tile->m), quotient_up(s->shape->n, tile->n), tile->slots};
-}
-
-/* What a kernel would take without residues and a partial wave; negative where all its blocks run at once. */
-static float ideal_of(const search *s, int32_t row, float total) {
-  tiling t = tiling_of(s, row);
-  int64_t tiles = t.tall * t.wide;
-  if (tiles <= t.slots || tiles > MOST_TILES) return -1.f;
-  float computed = (float)quotient_up(tiles, t.slots) * (float)t.slots * (float)t.tile_m * (float)t.tile_n;
-  return total * ((float)s->shape->m * (float)s->shape->n / computed);
 }
 
 static vx_gpu_shape part(const vx_gpu_shape *whole, int32_t along_n, int64_t from, int64_t to) {
@@ -62,37 +51,39 @@ static void try_kernel(const search *s, int32_t row, float total, float least, c
 }
 
 void vx_gpu_divide(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions) {
-  float totals[VX_GPU_MOST], splits[VX_GPU_MOST];
+  vx_gpu_prices prices, first;
   search s = {vx_gpu_group_of(shape), shape};
   *regions = (vx_gpu_regions){.count = 1};
-  vx_gpu_best(shape, workspace, totals, splits, &regions->plans[0]);
+  vx_gpu_best(shape, workspace, &prices, &regions->plans[0]);
   if (!may_cut || shape->batch != 1 || regions->plans[0].kernel < 0) return;
-  float wanted = GAIN * regions->plans[0].seconds, ideals[FIRST_KERNELS];
-  int32_t rows[FIRST_KERNELS], found = 0;
+  float wanted = GAIN * regions->plans[0].seconds, least = VX_GPU_NEVER, next = VX_GPU_NEVER;
+  int32_t row = -1, second = -1;
   for (int32_t i = 0; i < s.group->count; i++) {
-    float ideal = ideal_of(&s, i, totals[i]);
-    if (ideal < 0.f) continue;
-    int32_t place = found < FIRST_KERNELS ? found++ : FIRST_KERNELS;
-    for (; place > 0 && ideal < ideals[place - 1]; place--)
-      if (place < FIRST_KERNELS) ideals[place] = ideals[place - 1], rows[place] = rows[place - 1];
-    if (place < FIRST_KERNELS) ideals[place] = ideal, rows[place] = i;
+    float ideal = prices.ideals[i];
+    if (ideal < least) {
+      next = least, second = row;
+      least = ideal, row = i;
+    } else if (ideal < next) {
+      next = ideal, second = i;
+    }
   }
-  if (!found || !(ideals[0] + vx_gpu_launch < wanted)) return;
+  if (!(least + vx_gpu_launch < wanted)) return;
   cut best = {.estimate = wanted};
-  for (int32_t i = 0; i < found; i++) try_kernel(&s, rows[i], totals[rows[i]], ideals[0], &best);
+  try_kernel(&s, row, prices.totals[row], least, &best);
+  if (second >= 0) try_kernel(&s, second, prices.totals[second], least, &best);
   if (!best.at) return;
   int64_t length = best.along_n ? shape->n : shape->m;
   vx_gpu_shape one = part(shape, best.along_n, 0, best.at), other = part(shape, best.along_n, best.at, length);
   vx_gpu_plan rest;
-  float seconds[VX_GPU_LANES], parts[VX_GPU_LANES];
   int32_t lane = best.row % VX_GPU_LANES;
-  vx_gpu_price(&one, workspace, s.group, best.row / VX_GPU_LANES, 1, seconds, parts);
-  if (!(seconds[lane] + best.left < wanted)) return;
+  vx_gpu_price(&one, workspace, s.group, best.row / VX_GPU_LANES, 1, &first);
+  float seconds = first.totals[lane];
+  if (!(seconds + best.left < wanted)) return;
   vx_gpu_choose(&other, workspace, &rest);
-  if (!(seconds[lane] + rest.seconds < wanted)) return;
+  if (!(seconds + rest.seconds < wanted)) return;
   regions->count = 2;
   regions->along_n = best.along_n;
   regions->at = (int32_t)best.at;
-  regions->plans[0] = vx_gpu_planned(&one, s.group, best.row, parts[lane], seconds[lane]);
+  regions->plans[0] = vx_gpu_planned(&one, s.group, best.row, first.cuts[lane], seconds);
   regions->plans[1] = rest;
 }

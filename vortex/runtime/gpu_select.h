@@ -24,16 +24,22 @@ extern const int32_t vx_gpu_indices[], vx_gpu_fields; /* figures of a kernel */
 extern const vx_gpu_tile vx_gpu_tiles[];
 extern const vx_gpu_group vx_gpu_groups[4 * VX_GPU_ALIGNMENTS];
 
-/* Compiled from the cost model: predicted seconds of the best cut of the reduction, and that cut, kernel by kernel. */
-typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, int32_t blocks, float m, float n, float k, float room,
-                            float batch, float seen);
+/* Kernel by kernel: predicted seconds of the best cut of the reduction, that cut, and the seconds without residues and partial waves. */
+typedef struct {
+  float totals[VX_GPU_MOST], cuts[VX_GPU_MOST], ideals[VX_GPU_MOST];
+} vx_gpu_prices;
+#define VX_GPU_NEVER 1e30f /* of gpu_cost.py */
+
+/* Compiled from the cost model. */
+typedef void vx_gpu_pricing(const float *columns, float *totals, float *cuts, float *ideals, int32_t blocks, float m, float n, float k,
+                            float room, float batch, float seen);
 vx_gpu_pricing vortex_gpu_costs, vortex_gpu_costs_avx2, vortex_gpu_costs_avx512;
 
 /* Of gpu_select.c: the kernels that serve a call; seconds of some blocks of VX_GPU_LANES of them; the plan of one; the best. */
 const vx_gpu_group *vx_gpu_group_of(const vx_gpu_shape *shape);
-void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_group *group, int32_t first, int32_t blocks, float *totals,
-                  float *cuts);
+void vx_gpu_price(const vx_gpu_shape *shape, int64_t workspace, const vx_gpu_group *group, int32_t first, int32_t blocks,
+                  vx_gpu_prices *prices);
 vx_gpu_plan vx_gpu_planned(const vx_gpu_shape *shape, const vx_gpu_group *group, int32_t row, float cut, float seconds);
-void vx_gpu_best(const vx_gpu_shape *shape, int64_t workspace, float *totals, float *cuts, vx_gpu_plan *plan);
+void vx_gpu_best(const vx_gpu_shape *shape, int64_t workspace, vx_gpu_prices *prices, vx_gpu_plan *plan);
 
 #endif
