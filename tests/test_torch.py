@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +21,7 @@ from vortex.errors import DeviceError, DtypeError, OperandError, UnknownNameErro
 torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
 from torch.fx.experimental import _config  # noqa: E402
 
-from vortex.torch import any_extents, backend, optimize  # noqa: E402
+from vortex.torch import any_extents, backend, layers, optimize  # noqa: E402
 from vortex.torch.dynamo import OPENING  # noqa: E402
 from vortex.torch.graph import rewrite  # noqa: E402
 from vortex.torch.libraries import Libraries  # noqa: E402
@@ -37,16 +40,24 @@ class Reference:
 
     def __init__(self, operator: Any) -> None:
         self.operator, self.library = operator, SimpleNamespace(identity=str(operator))
+        self.names = [operand.name for operand in operator.epilogue.operands]
 
     def pack(self, weight: Any, *, transpose: bool = False, groups: int = 1) -> Any:
         matrix = (weight.T if transpose else weight).numpy()
         return Packed(matrix, matrix.shape[1], matrix.shape)
 
-    def rows(self, a: Any, b: Any, *extras: Any) -> Any:
-        names = (operand.name for operand in self.operator.epilogue.operands)
-        given = dict(zip(names, map(np.from_dlpack, extras), strict=True))
-        found = self(a.reshape(-1, a.shape[-1]), b, **{name: torch.from_numpy(each) for name, each in given.items()})
-        return found.view(*a.shape[:-1], -1)
+    def rows_by(self, b: Any, *extras: Any) -> Callable[[Any], Any]:
+        given = dict(zip(self.names, (torch.from_numpy(np.from_dlpack(each)) for each in extras), strict=True))
+        return lambda a: self(a.reshape(-1, a.shape[-1]), b, **given).view(*a.shape[:-1], -1)
+
+    def images_by(self, w: Any, window: Any, empty: Callable[[Any], Any], *constants: Any) -> Callable[..., Any]:
+        where = dict(zip(("stride", "padding", "dilation", "groups"), vars(window).values(), strict=True))
+
+        def images(x: Any, *operands: Any) -> Any:
+            out = empty(self.operator.shape(tuple(x.shape), w.shape, window))
+            return self(x, w, out, **where, **dict(zip(self.names, (*constants, *operands), strict=True)))
+
+        return images
 
     def __call__(self, a: Any, b: Any, out: Any = None, **operands: Any) -> Any:
         operands = {name: given.numpy() if torch.is_tensor(given) else given for name, given in operands.items()}
@@ -86,12 +97,7 @@ def rewritten(function: Callable[..., Any], libraries: Libraries, *arguments: An
     def keep(module: Any, example_inputs: Any) -> Any:
         served = rewrite(module, libraries)
         counts.update(served.counts)
-
-        def run(*inputs: Any) -> Any:
-            assert served.layers or "matmul" in counts
-            return module(*inputs)
-
-        return run
+        return served.program(module)
 
     return torch.compile(function, backend=keep, dynamic=True)(*arguments), counts
 
@@ -210,7 +216,7 @@ class TestGraph:
     def test_products_of_activations(self, doubles: Libraries):
         module, x = Encoder().eval(), torch.randn(2, 9, 32)
         found, counts = rewritten(module, doubles, x)
-        assert counts == {"dense bias of 3": 1, "dense bias": 2, "dense": 1, "matmul": 2}
+        assert counts == {"3 dense bias": 1, "dense bias": 2, "dense": 1, "matmul": 2}
         torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
 
     def test_products_of_the_same_rows_stay_apart_where_a_result_is_not_split(self, doubles: Libraries):
@@ -281,6 +287,57 @@ class TestBackend:
         module.load_state_dict(Encoder().state_dict(), assign=True)
         torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
         assert len(calls) == first
+
+    def test_blocks_that_run_one_program_keep_their_weights(self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch):
+        """Each is laid out once, again when it was changed, and let go with its block."""
+        laid_out, pack = [], Reference.pack
+        monkeypatch.setattr(Reference, "pack", lambda self, w, **how: laid_out.append(w.shape) or pack(self, w, **how))
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        blocks, x = [nn.Linear(8, 8) for _ in range(3)], torch.randn(3, 8)
+        compiled = torch.compile(
+            lambda block, x: block(x), backend="vortex", dynamic=True, options={"libraries": doubles}
+        )
+        expected = [block(x) for block in blocks]
+        for _ in range(3):
+            for block, y in zip(blocks, expected, strict=True):
+                torch.testing.assert_close(compiled(block, x), y)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+        assert len(laid_out) == 3
+        blocks[1].weight.mul_(2)
+        torch.testing.assert_close(compiled(blocks[1], x), blocks[1](x))
+        torch.testing.assert_close(compiled(blocks[0], x), expected[0])
+        assert len(laid_out) == 4
+        kept = len(layers._constants)
+        blocks.pop()
+        del block
+        gc.collect()
+        assert len(layers._constants) == kept - 1
+
+    def test_threads_of_one_program_have_their_own_weights(self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        blocks = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2)]
+        x, meet = torch.randn(3, 8), Barrier(2)
+        compiled = torch.compile(
+            lambda block, x: block(x), backend="vortex", dynamic=True, options={"libraries": doubles}
+        )
+        expected = [block(x) for block in blocks]
+        for block in blocks:
+            compiled(block, x)
+        original = Reference.__call__
+
+        def waiting(self: Any, *given: Any, **named: Any) -> Any:
+            meet.wait(30)
+            return original(self, *given, **named)
+
+        monkeypatch.setattr(Reference, "__call__", waiting)
+
+        def run(block: Any) -> Any:
+            with torch.no_grad():
+                return compiled(block, x)
+
+        with ThreadPoolExecutor(2) as pool:
+            for found, y in zip(pool.map(run, blocks), expected, strict=True):
+                torch.testing.assert_close(found, y)
 
     def test_one_program_is_for_all_batches_and_image_sizes(self, doubles: Libraries):
         """From the input whose extents PyTorch would take for special, a single square image: batches past what its own

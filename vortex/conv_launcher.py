@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -9,21 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from vortex import operators
-from vortex.conv_explain import ConvExplanation, explain, plans
 from vortex.conv_operands import allocated, refusal
-from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, in_vectors, tallest
-from vortex.convolution import Conv2d, ConvShape
+from vortex.conv_planner import ConvPlanner, numbers
+from vortex.conv_selector import DIRECT, ConvPlan, in_vectors
+from vortex.convolution import Conv2d, ConvShape, Window
 from vortex.errors import OperandError, ShapeError, UnknownNameError
-from vortex.explain import Explanation
 from vortex.library import Library, write
-from vortex.native import native_module
 from vortex.operands import REASONS, UNREADABLE, exportable, refuse_gradients, unreadable, viewed, zeros_for_constants
-from vortex.plans import Grid
-from vortex.shapes import thread_count
 from vortex.threads import Listener, get_num_threads
 from vortex.winograd import ALGORITHMS
-from vortex.winograd_cost import BLOCKINGS, Blocking
+from vortex.winograd_cost import BLOCKINGS
 from vortex.winograd_selector import TILES, VECTORS
 
 
@@ -48,51 +44,29 @@ class PackedFilters:
         return f"PackedFilters(shape={self.shape}, groups={self.groups}, library={self.identity[:12]})"
 
 
-def _numbers(shape: ConvShape) -> tuple[int, ...]:
-    """What the door is told, in the order of runtime/conv_door.c."""
-    where = shape.window
-    extents = shape.filters, shape.kernel_h, shape.kernel_w, shape.out_h, shape.out_w
-    return (*extents, *where.stride, where.padding[0], where.padding[2], *where.dilation, where.groups)
-
-
 def _described(operator: Conv2d, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
     shape = operator.shape(tuple(x), w, operator.window(stride, padding, dilation, groups))
-    return shape, _numbers(shape)
+    return shape, numbers(shape)
 
 
 Described = tuple[ConvShape, tuple[int, ...]]
 """A call's extents, and what the door is told of them."""
 
 
-class ConvKernel:
+class ConvKernel(ConvPlanner):
     """A convolution of any extents: see `__call__`. Safe to call from several threads at once."""
 
     def __init__(self, library: Library) -> None:
-        self.library, self.manifest = library, library.manifest
-        operator = operators.rebuilt(library.manifest.operator, library.manifest.settings)
-        assert isinstance(operator, Conv2d)
-        self.operator = operator
-        self._groups = operator.window().groups
-        self._turned = int(operator.layout == "nchw")
+        super().__init__(library)
+        self._groups = self.operator.window().groups
+        self._turned = int(self.operator.layout == "nchw")
         # By type as well: 1 is a stride, True is none.
-        self._described = lru_cache(maxsize=4096, typed=True)(partial(_described, operator))
+        self._described = lru_cache(maxsize=4096, typed=True)(partial(_described, self.operator))
         self._identity = library.identity
-        self._names = tuple(operand.name for operand in operator.epilogue.operands)
-        module = native_module(library)
-        names = ("conv", "conv_planned", "select_conv", "time_conv_selection", "pack_conv", "pack_winograd")
-        self._conv, self._planned, self._select, self._time, self._pack, self._transform = (
-            module.get_function(name) for name in names
-        )
-        self._threads = Listener(module.get_function("set_threads"), module.get_function("borrow_threads"))
-        plain = self.manifest.selector()
-        rows = tallest((kernel["rows"], kernel["vectors"]) for kernel in self.manifest.profile["kernels"])
-        begins = bool(operator.prologue)
-        self.selector = ConvSelector(plain.rates, plain.table, plain.lanes, plain.panel, rows, begins)
-
-    @property
-    def strategies(self) -> tuple[Any, ...]:
-        """Those of the GEMM that a 1x1 filter is; the direct and the depthwise family have a walk and a grid."""
-        return self.manifest.strategies
+        self._names = tuple(operand.name for operand in self.operator.epilogue.operands)
+        doors = ("conv", "conv_planned", "pack_conv", "pack_winograd")
+        self._conv, self._planned, self._pack, self._transform = map(self.module.get_function, doors)
+        self._threads = Listener(*map(self.module.get_function, ("set_threads", "borrow_threads")))
 
     def __call__(
         self,
@@ -123,6 +97,28 @@ class ConvKernel:
             out = allocated(x, shape, self.operator.layout)
         self._run(self._conv, x, filters, out, w, (*numbers, filters.forms), extras)
         return out
+
+    def images_by(
+        self, w: PackedFilters, window: Window, empty: Callable[[ConvShape], Any], *constants: Any
+    ) -> Callable[..., Any]:
+        """x, and the epilogue's further operands -> the result, in what `empty` makes for the extents of the call.
+
+        For layers of networks: no gradients are looked for. `constants` are the first operands of the epilogue.
+        """
+        self._check_packed(w, window.groups)
+        where = window.stride, window.padding, window.dilation, window.groups
+        convolve, described = self._conv, self._described
+
+        def images(x: Any, *operands: Any) -> Any:
+            shape, numbers = described(x.shape, w.shape, *where)
+            out = empty(shape)
+            extras = *constants, *operands
+            status = convolve(x, w.memory, out, self._turned, *numbers, w.forms, *extras)
+            if status:
+                raise refusal(status, (x, w, out, *extras), self._names)
+            return out
+
+        return images
 
     def run(
         self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = None, padding: Any = None,
@@ -161,11 +157,6 @@ class ConvKernel:
             )
         return (filters, depth, kernel_h, kernel_w), count
 
-    def forms(self, shape: tuple[int, int, int, int], groups: int) -> int:
-        """Every form that weights of this shape may be used in."""
-        fast = self.operator.accuracy == "fast" and shape[2:] == (3, 3) and groups == 1 and min(shape) > 0
-        return (2 << len(TILES)) - 1 if fast else DIRECT
-
     def _packed_for(self, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> PackedFilters:
         """Weights in the one form that a call uses, which is chosen with the cost of bringing them there."""
         shape, count = self._weights(w, groups)
@@ -202,69 +193,6 @@ class ConvKernel:
             raise refusal(status, (None, w, None))
         return PackedFilters(data, shape, groups, self._identity, forms)
 
-    def plan(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
-        dilation: Any = None, groups: Any = None, threads: int | None = None,
-    ) -> ConvPlan:  # fmt: skip
-        """The plan of a call with dense channels-last operands of these shapes, chosen by the native selector."""
-        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
-        return self.selected(shape, thread_count(threads))
-
-    def plans(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
-        dilation: Any = None, groups: Any = None, threads: int | None = None,
-    ) -> list[ConvPlan]:  # fmt: skip
-        """Every plan that such a call with packed weights may run by, cheapest first; those of a product it has not."""
-        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
-        if family_of(shape) == "gemm":
-            return [self.selected(shape, thread_count(threads))]
-        forms = self.forms(shape.weights, shape.window.groups)
-        return [plan for plan, _ in plans(self.selector, shape, thread_count(threads), forms)]
-
-    def explain(
-        self, x: tuple[int, ...], w: tuple[int, ...], *, stride: Any = None, padding: Any = None,
-        dilation: Any = None, groups: Any = None, threads: int | None = None,
-    ) -> ConvExplanation | Explanation:  # fmt: skip
-        """Why such a call runs as it does: each cost term and the runners-up; that of a product where it is one."""
-        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
-        forms, count = self.forms(shape.weights, shape.window.groups), thread_count(threads)
-        return explain(self.manifest, self.selector, shape, self.selected(shape, count), count, forms)
-
-    def selected(self, shape: ConvShape, threads: int) -> ConvPlan:
-        """What the native selector picks, priced by its mirror."""
-        family, walk, grid, blocking = self.native_choice(
-            shape, threads, self.forms(shape.weights, shape.window.groups)
-        )
-        if family == "gemm":
-            return ConvPlan(family, False, 0, grid, 0.0)
-        if blocking:
-            seconds = np.asarray(self.selector.winograd.costs(shape, grid, threads).total)[BLOCKINGS.index(blocking)]
-            return ConvPlan(family, False, 0, grid, float(seconds), blocking)
-        seconds = np.asarray(self.selector.costs(shape, grid, threads).total)[int(walk)]
-        rows = self.selector.tile(shape)[1] if family in ("direct", "lines") else 0
-        return ConvPlan(family, walk, rows, grid, float(seconds))
-
-    def native_choice(
-        self, shape: ConvShape, threads: int, forms: int = DIRECT, packed: bool = True
-    ) -> tuple[Family, bool, Grid, Blocking | None]:
-        """What the native selector picks among these forms of the weights: the family, whether a tile walks along the
-        batch, the grid, and what a Winograd algorithm adds."""
-        extents = shape.batch, shape.height, shape.width, shape.channels
-        choice = int(self._select(*extents, *_numbers(shape), forms, int(not packed), threads))
-        family, grid = FAMILIES[choice & 0xF], Grid((choice >> 20) & 0xFFFFF, choice >> 40)
-        return family, bool(choice >> 4 & 1), grid, BLOCKINGS[choice >> 5 & 0xF] if family == "winograd" else None
-
-    def time_selection(
-        self, x: tuple[int, ...], w: tuple[int, ...], repeats: int, *, stride: Any = None, padding: Any = None,
-        dilation: Any = None, groups: Any = None,
-    ) -> float:  # fmt: skip
-        """Seconds per selection in native code, the mean of `repeats`."""
-        shape = self.operator.shape(x, w, self.operator.window(stride, padding, dilation, groups))
-        forms = self.forms(shape.weights, shape.window.groups)
-        extents = shape.batch, shape.height, shape.width, shape.channels
-        taken = self._time(*extents, *_numbers(shape), forms, 0, get_num_threads(), repeats)
-        return int(taken) * 1e-9 / repeats
-
     def save(self, path: str | Path) -> None:
         """Write the library, for `vortex.load`."""
         write(self.library, Path(path))
@@ -278,15 +206,18 @@ class ConvKernel:
             )
         return tuple(operands[name] for name in self._names)
 
-    def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
+    def _check_packed(self, w: PackedFilters, groups: Any) -> None:
         if w.identity != self._identity:
             raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
-        given = getattr(x, "shape", None)
-        if given is None:
-            raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
         if (self._groups if groups is None else groups) != w.groups:
             told = self.operator.window(groups=groups).groups
             raise ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
+
+    def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
+        self._check_packed(w, groups)
+        given = getattr(x, "shape", None)
+        if given is None:
+            raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
         try:
             return self._described(given, w.shape, stride, padding, dilation, groups)
         except TypeError:  # of a list, which is no key

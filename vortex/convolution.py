@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import index
 from typing import Any, Literal
 
@@ -98,13 +99,13 @@ class ConvShape:
         """The shape of w, OIHW."""
         return self.filters, self.channels // self.window.groups, self.kernel_h, self.kernel_w
 
-    @property
+    @cached_property
     def out_h(self) -> int:
         """Output rows; -1 where not even one position of the filter fits."""
         top, bottom, _, _ = self.window.padding
         return extent(self.height + top + bottom, self.kernel_h, self.window.stride[0], self.window.dilation[0])
 
-    @property
+    @cached_property
     def out_w(self) -> int:
         """Output columns; -1 where not even one position of the filter fits."""
         _, _, left, right = self.window.padding

@@ -213,17 +213,22 @@ class GemmKernel(Planner):
             raise self._refusal(made, a, b, None, extras)
         return made
 
-    def rows(self, a: Any, b: PackedOperand, *extras: Any) -> Any:
-        """epilogue(a B) [..., n] for `a` [..., k], whose axes before the last are all rows, in a new tensor.
+    def rows_by(self, b: PackedOperand, *extras: Any) -> Callable[[Any], Any]:
+        """`a` [..., k], whose axes before the last are all rows, -> epilogue(a B) [..., n] in a new tensor.
 
         For layers of networks: no gradients are looked for, and `a` is of a kind that native code makes, as torch's
         tensors are. `extras` are the epilogue's operands per column. Raises ShapeError where the rows are no constant
         distance apart.
         """
-        made = self._gemm_new_packed(a, b.memory, self._flags_with(b, FOLDED), b.n, b.k, *extras)
-        if type(made) is int:
-            raise self._refusal(made, a, b, None, extras)
-        return made
+        multiply, given = self._gemm_new_packed, (b.memory, self._flags_with(b, FOLDED), b.n, b.k, *extras)
+
+        def rows(a: Any) -> Any:
+            made = multiply(a, *given)
+            if type(made) is int:
+                raise self._refusal(made, a, b, None, extras)
+            return made
+
+        return rows
 
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""

@@ -6,7 +6,7 @@
 
 /* Beside the reasons of refusals.h; mirrored by conv_operands.MORE. */
 enum { BAD_EXTRAS = 64, BAD_EXTRA_SHAPE, BAD_EXTRA_STRIDES };
-/* Mirrored by conv_launcher._numbers. */
+/* Mirrored by conv_planner.numbers. */
 enum { FILTERS = 0, KERNEL_H, KERNEL_W, OUT_H, OUT_W, STRIDE_H, STRIDE_W, PAD_TOP, PAD_LEFT, DILATION_H, DILATION_W, GROUPS, NUMBERS, FORMS = NUMBERS };
 
 static const int nhwc[4] = {0, 1, 2, 3}, nchw[4] = {0, 2, 3, 1};

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from vortex.convolution import Window
-from vortex.torch.layers import Layer
+from vortex.convolution import ConvShape, Window
+from vortex.torch.layers import Constants, Layer, Serving
 from vortex.torch.libraries import Finish, Libraries
 
 
@@ -17,12 +17,16 @@ class Convolution(Layer):
     a bias [filters], if `has_bias`; and with `epsilon` what normalizes each filter: mean, variance, weight, bias."""
 
     def __init__(
-        self, libraries: Libraries, finish: Finish, window: Window, has_bias: bool, epsilon: float | None = None
+        self,
+        libraries: Libraries,
+        finish: Finish,
+        window: Window,
+        filters: Sequence[int],
+        has_bias: bool,
+        epsilon: float | None = None,
     ) -> None:
         super().__init__(libraries.convolution(finish), finish)
-        self.window, self.has_bias, self.epsilon = window, has_bias, epsilon
-        where = window.stride, window.padding, window.dilation, window.groups
-        self._where = dict(zip(("stride", "padding", "dilation", "groups"), where, strict=True))
+        self.window, self.filters, self.has_bias, self.epsilon = window, tuple(map(int, filters)), has_bias, epsilon
 
     def settings(self) -> tuple[Any, ...]:
         return ("convolution", self.window.groups, self.has_bias, self.epsilon)
@@ -38,27 +42,26 @@ class Convolution(Layer):
         packed = self.kernel.pack(filters.contiguous(), groups=self.window.groups)
         return packed, None if bias is None else bias.contiguous()
 
-    def extents(self, x: Sequence[Any], filters: Sequence[Any]) -> tuple[Any, ...]:
+    def extents(self, x: Sequence[Any]) -> tuple[Any, ...]:
         """The shape of the result; extents of x may be symbols."""
-        top, bottom, left, right = self.window.padding
+        where, (top, bottom, left, right) = self.window, self.window.padding
+        along = zip(x[2:], (top + bottom, left + right), self.filters[2:], where.dilation, where.stride, strict=True)
         height, width = (
-            (size + around - (taps - 1) * dilation - 1) // stride + 1
-            for size, around, taps, dilation, stride in zip(
-                x[2:], (top + bottom, left + right), filters[2:], self.window.dilation, self.window.stride, strict=True
-            )
+            (size + around - (taps - 1) * dilation - 1) // stride + 1 for size, around, taps, dilation, stride in along
         )
-        return (x[0], filters[0], height, width)
+        return (x[0], self.filters[0], height, width)
 
-    def __call__(
-        self, x: torch.Tensor, given: Sequence[torch.Tensor], residual: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The result lies channels last. `residual` has its shape, if the epilogue has one."""
-        constants = self.refreshed(given)
-        shape = self.extents(x.shape, constants.weight.shape)
-        out = torch.empty(shape, memory_format=torch.channels_last)
-        operands: dict[str, torch.Tensor] = {}
-        if constants.bias is not None:
-            operands["bias"] = constants.bias
-        if residual is not None:
-            operands["residual"] = residual.contiguous(memory_format=torch.channels_last)
-        return self.kernel(x, constants.weight, out, **self._where, **operands)
+    def serving(self, constants: Constants) -> Serving:
+        """The result lies channels last. A residual has its shape."""
+        bias = () if constants.bias is None else (constants.bias,)
+        convolve: Serving = self.kernel.images_by(constants.weight, self.window, _channels_last, *bias)
+
+        def add(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+            return convolve(x, residual.contiguous(memory_format=torch.channels_last))
+
+        return add if "residual" in self.finish else convolve
+
+
+def _channels_last(shape: ConvShape) -> torch.Tensor:
+    extents = shape.batch, shape.filters, shape.out_h, shape.out_w
+    return torch.empty(extents, memory_format=torch.channels_last)

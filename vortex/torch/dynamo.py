@@ -39,13 +39,7 @@ def backend(
     share_threads()
     served = rewrite(module, libraries)
     log.info("served: %s", dict(served.counts))
-    compiled = compile_fx(module, list(example_inputs))
-
-    def run(*arguments: Any) -> Any:
-        return compiled(*arguments)
-
-    run.served = served  # type: ignore[attr-defined]  # holds the layers, whose numbers the compiled graph has
-    return run
+    return served.program(compile_fx(module, list(example_inputs)))
 
 
 OPENING = Opening(backend)

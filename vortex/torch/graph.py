@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ from vortex.batch_operands import MOST_RANK
 from vortex.convolution import window
 from vortex.errors import DtypeError
 from vortex.torch import patterns
+from vortex.torch.bindings import Bindings
 from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Finish, Libraries
 from vortex.torch.merge import beside_each_other, to_heads
-from vortex.torch.operators import matmul_of, numbered
+from vortex.torch.operators import matmul_of, numbered, running
 from vortex.torch.patterns import argument, is_constant, only_user, rank, same_extents, value
 
 WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -31,15 +33,40 @@ ACTIVATIONS = {"relu": patterns.RELU, "silu": patterns.SILU, "gelu": patterns.GE
 class Served:
     """What became of a graph."""
 
-    layers: list[Layer] = field(default_factory=list)
-    """To be held for as long as the graph is called."""
+    module: GraphModule
+    layers: dict[int, tuple[Layer, list[int | torch.Tensor]]] = field(default_factory=dict)
+    """By number; constants are arguments of the graph, by their places, or its own."""
     counts: Counter[str] = field(default_factory=Counter)
     """Nodes of each kind, with their epilogue."""
+
+    def add(self, kind: str, layer: Layer, constants: list[Node]) -> int:
+        """The number by which the graph calls a layer."""
+        inputs = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        given = [inputs.index(x) if x.op == "placeholder" else attrgetter(x.target)(self.module) for x in constants]
+        number = numbered(layer)
+        self.layers[number] = layer, given
+        self.counts[" ".join((kind, *layer.finish))] += 1
+        return number
+
+    def program(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The graph as it was compiled, with its layers bound to the constants that it is called with."""
+        given = [constant for _, constants in self.layers.values() for constant in constants]
+        bindings = Bindings({number: (layer, len(constants)) for number, (layer, constants) in self.layers.items()})
+
+        def run(*arguments: Any) -> Any:
+            before = running.layers
+            running.layers = bindings([arguments[one] if type(one) is int else one for one in given])
+            try:
+                return compiled(*arguments)
+            finally:
+                running.layers = before
+
+        return run
 
 
 def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     """Replace all that `libraries` serve in the graph of `module`. Raises DtypeError."""
-    served = Served()
+    served = Served(module)
     for node in list(module.graph.nodes):
         if node.target in patterns.DROPOUT and argument(node, 2, "training", True) is False:
             node.replace_all_uses_with(node.args[0])
@@ -86,13 +113,11 @@ def _serve_product(node: Node, libraries: Libraries, served: Served) -> None:
         return
     words, activation = _activation(node)
     finish: Finish = (*(("bias",) if bias is not None else ()), *words)
-    layer = Dense(libraries, finish, turned)
-    constants = [weight] if bias is None else [weight, bias]
-    _replace(node, torch.ops.vortex.dense.default, (a, constants, numbered(layer)))
+    layer = Dense(libraries, finish, turned, value(weight).shape)  # type: ignore[union-attr]  # a constant has one
+    number = served.add("dense", layer, [weight] if bias is None else [weight, bias])
+    _replace(node, torch.ops.vortex.dense.default, (a, number))
     if activation is not None:
         activation.replace_all_uses_with(activation.args[0])
-    served.layers.append(layer)
-    served.counts[" ".join(("dense", *finish))] += 1
 
 
 def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> None:
@@ -100,14 +125,12 @@ def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> Non
     x, weights = group[0].args[0], [argument(node, 1, "weight") for node in group]
     biases = [bias for node in group if (bias := argument(node, 2, "bias")) is not None]
     _check_dtype(group[0], (x, *weights))
-    layer = Dense(libraries, ("bias",) if biases else (), turned=True, parts=len(group))
+    shapes = [value(weight).shape for weight in weights]  # type: ignore[union-attr]  # constants have one
+    layer = Dense(libraries, ("bias",) if biases else (), True, *shapes)
+    number = served.add(f"{len(group)} dense", layer, [*weights, *biases])
     with group[0].graph.inserting_before(group[0]):
-        everything = group[0].graph.call_function(
-            torch.ops.vortex.dense.default, (x, [*weights, *biases], numbered(layer))
-        )
+        everything = group[0].graph.call_function(torch.ops.vortex.dense.default, (x, number))
     to_heads(group, everything)
-    served.layers.append(layer)
-    served.counts[" ".join(("dense", *layer.finish, f"of {len(group)}"))] += 1
 
 
 def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None:
@@ -130,10 +153,10 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None
     if (user := only_user(last)) is not None and user.target in patterns.RELU:
         last = user
         words.append("relu")
-    layer = Convolution(libraries, tuple(words), window(*given), bias is not None, epsilon)
-    _replace(last, torch.ops.vortex.convolution.default, (x, constants, residual, numbered(layer)))
-    served.layers.append(layer)
-    served.counts[" ".join(("convolution", *words))] += 1
+    shape = value(filters).shape  # type: ignore[union-attr]  # a constant has one
+    layer = Convolution(libraries, tuple(words), window(*given), shape, bias is not None, epsilon)
+    number = served.add("convolution", layer, constants)
+    _replace(last, torch.ops.vortex.convolution.default, (x, residual, number))
 
 
 def _serve_average(node: Node, served: Served) -> None:

@@ -1,10 +1,10 @@
-"""A product or convolution with constant weights: they are laid out once, and again if somebody changed them."""
+"""A product or convolution with constant weights, which are laid out once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,6 +14,8 @@ from vortex.operands import viewed
 from vortex.torch.libraries import Finish, Libraries
 
 Stamp = tuple[int, int]
+Serving = Callable[..., torch.Tensor]
+"""A layer with its constants: called with x, and with a residual where the epilogue adds one."""
 
 
 def stamp(tensor: torch.Tensor) -> Stamp:
@@ -32,7 +34,7 @@ class Constants:
 
 
 _constants: WeakValueDictionary[Any, Constants] = WeakValueDictionary()
-"""What layers hold: a weight that several layers or graphs use is laid out once."""
+"""What is in use: a weight that several layers or graphs have is laid out once."""
 
 
 class Layer:
@@ -40,20 +42,15 @@ class Layer:
 
     def __init__(self, kernel: Any, finish: Finish) -> None:
         self.kernel, self.finish = kernel, finish
-        self._stamps: tuple[Stamp, ...] = ()
-        self._constants: Constants
 
-    def refreshed(self, given: Sequence[torch.Tensor]) -> Constants:
-        """`given` in the form of the library; laid out unless they are those that were last time."""
-        stamps = tuple([stamp(tensor) for tensor in given])
-        if stamps != self._stamps:
-            key = (self.kernel.library.identity, self.settings(), stamps)
-            made = _constants.get(key)
-            if made is None:
-                held = tuple(tensor.detach() for tensor in given)
-                made = _constants[key] = Constants(*self.lay_out(*held), held)
-            self._stamps, self._constants = stamps, made
-        return self._constants
+    def laid_out(self, given: Sequence[torch.Tensor], stamps: Sequence[Stamp]) -> Constants:
+        """Constants with these stamps in the form of the library."""
+        key = (self.kernel.library.identity, self.settings(), *stamps)
+        made = _constants.get(key)
+        if made is None:
+            held = tuple(tensor.detach() for tensor in given)
+            made = _constants[key] = Constants(*self.lay_out(*held), held)
+        return made
 
     def settings(self) -> tuple[Any, ...]:
         """What decides how constants are laid out, beside the library."""
@@ -63,16 +60,22 @@ class Layer:
         """The packed weight, and the bias, or None."""
         raise NotImplementedError
 
+    def serving(self, constants: Constants) -> Serving:
+        """What computes the layer with these constants."""
+        raise NotImplementedError
+
 
 class Dense(Layer):
     """x [..., k] -> epilogue(x W) [..., n]. Constants: the weight, [n, k] if `turned`, else [k, n]; a bias [n].
 
-    Of several `parts` W is beside each other: first their weights, then their biases.
+    Weights of several shapes are beside each other: first all of them, then their biases.
     """
 
-    def __init__(self, libraries: Libraries, finish: Finish, turned: bool, parts: int = 1) -> None:
+    def __init__(self, libraries: Libraries, finish: Finish, turned: bool, *weights: Sequence[int]) -> None:
         super().__init__(libraries.product(finish), finish)
-        self.turned, self.parts = turned, parts
+        self.turned, self.parts = turned, len(weights)
+        self.columns = sum(int(shape[0 if turned else 1]) for shape in weights)
+        """Of the result."""
 
     def settings(self) -> tuple[Any, ...]:
         return ("dense", self.turned, self.parts)
@@ -82,14 +85,13 @@ class Dense(Layer):
         weight = torch.cat(weights, 0 if self.turned else 1) if self.parts > 1 else weights[0]
         return self.kernel.pack(weight, transpose=self.turned), viewed(torch.cat(biases)) if biases else None
 
-    def extents(self, x: Sequence[Any], constants: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The shape of the result."""
-        return (*x[:-1], sum(weight.shape[0 if self.turned else 1] for weight in constants[: self.parts]))
+    def serving(self, constants: Constants) -> Serving:
+        rows: Serving = self.kernel.rows_by(constants.weight, *(() if constants.bias is None else (constants.bias,)))
 
-    def __call__(self, x: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        constants = self.refreshed(given)
-        extras = () if constants.bias is None else (constants.bias,)
-        try:
-            return cast(torch.Tensor, self.kernel.rows(x, constants.weight, *extras))
-        except ShapeError:  # rows that are no constant distance apart
-            return cast(torch.Tensor, self.kernel.rows(x.contiguous(), constants.weight, *extras))
+        def multiply(x: torch.Tensor) -> torch.Tensor:
+            try:
+                return rows(x)
+            except ShapeError:  # rows that are no constant distance apart
+                return rows(x.contiguous())
+
+        return multiply

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -11,16 +13,24 @@ import torch
 
 from vortex.torch import pools
 from vortex.torch.convolutions import Convolution
-from vortex.torch.layers import Dense, Layer
+from vortex.torch.layers import Dense, Layer, Serving
 from vortex.torch.libraries import Libraries
 
+
+class Running(threading.local):
+    """Of the program that a thread runs, each layer with its constants, by number."""
+
+    layers: Mapping[int, Serving] = MappingProxyType({})
+
+
+running = Running()
 _numbers = count()
 _layers: WeakValueDictionary[int, Layer] = WeakValueDictionary()
 _products: dict[int, Any] = {}
 
 _library = torch.library.Library("vortex", "DEF")
-_library.define("dense(Tensor x, Tensor[] constants, int layer) -> Tensor")
-_library.define("convolution(Tensor x, Tensor[] constants, Tensor? residual, int layer) -> Tensor")
+_library.define("dense(Tensor x, int layer) -> Tensor")
+_library.define("convolution(Tensor x, Tensor? residual, int layer) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
 _library.define("average(Tensor x, int height, int width) -> Tensor")
 _library.define("total(Tensor x, int[] axes, bool kept, bool mean) -> Tensor")
@@ -44,24 +54,25 @@ def matmul_of(libraries: Libraries) -> int:
     return number
 
 
-def _dense(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> Any:
-    return _layers[layer](x, constants)  # type: ignore[operator]
+def _dense(x: torch.Tensor, layer: int) -> Any:
+    return running.layers[layer](x)
 
 
-def _dense_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], layer: int) -> Any:
+def _dense_shape(x: torch.Tensor, layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Dense)
-    return x.new_empty(found.extents(x.shape, constants))
+    return x.new_empty((*x.shape[:-1], found.columns))
 
 
-def _convolution(x: torch.Tensor, constants: Sequence[torch.Tensor], residual: Any, layer: int) -> Any:
-    return _layers[layer](x, constants, residual)  # type: ignore[operator]
+def _convolution(x: torch.Tensor, residual: Any, layer: int) -> Any:
+    serving = running.layers[layer]
+    return serving(x) if residual is None else serving(x, residual)
 
 
-def _convolution_shape(x: torch.Tensor, constants: Sequence[torch.Tensor], residual: Any, layer: int) -> Any:
+def _convolution_shape(x: torch.Tensor, residual: Any, layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Convolution)
-    shape = found.extents(x.shape, constants[0].shape)
+    shape = found.extents(x.shape)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from vortex.convolution import window
 from vortex.errors import DeviceError, DtypeError, OperandError
+from vortex.torch.bindings import Bindings
 from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense
 from vortex.torch.libraries import NATIVE, Libraries
@@ -31,12 +32,13 @@ class ServedLinear(nn.Module):
     def __init__(self, given: nn.Module, turned: bool, libraries: Libraries) -> None:
         super().__init__()
         self.weight, self.bias = given.weight, given.bias
-        self.layer = Dense(libraries, ("bias",) if self.bias is not None else (), turned)
+        layer = Dense(libraries, ("bias",) if self.bias is not None else (), turned, given.weight.shape)
+        self.bindings = Bindings({0: (layer, 1 if self.bias is None else 2)})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [..., k]; raises OperandError where gradients are wanted."""
         _refuse_gradients(x, self.weight)
-        return self.layer(x, (self.weight,) if self.bias is None else (self.weight, self.bias))
+        return self.bindings((self.weight,) if self.bias is None else (self.weight, self.bias))[0](x)
 
 
 class Folded(nn.Module):
@@ -63,16 +65,20 @@ class ServedConvolution(nn.Module):
         self.folded = (folded,)  # no module of this one: its parameters have names of their own
         words = ("bias",) * (folded is not None or given.bias is not None) + ("relu",) * relu
         where = window(given.stride, given.padding, given.dilation, given.groups)
-        self.layer = Convolution(libraries, words, where, given.bias is not None, epsilon)
+        layer = Convolution(libraries, words, where, given.weight.shape, given.bias is not None, epsilon)
+        self.bindings = Bindings({0: (layer, len(self._constants()))})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [batch, channels, height, width], or without a batch; raises OperandError where gradients are wanted."""
         _refuse_gradients(x, self.weight)
         if x.ndim == 3:
             return self.forward(x[None])[0]
+        return self.bindings(self._constants())[0](x)
+
+    def _constants(self) -> list[torch.Tensor]:
         (folded,) = self.folded
         normalizers = [] if folded is None else [getattr(folded, name) for name in NORMALIZERS]
-        return self.layer(x, [self.weight, *([] if self.bias is None else [self.bias]), *normalizers])
+        return [self.weight, *([] if self.bias is None else [self.bias]), *normalizers]
 
 
 def optimize(model: nn.Module, libraries: Libraries = NATIVE) -> nn.Module:
