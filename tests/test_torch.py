@@ -156,6 +156,28 @@ class Block(nn.Module):
         return self.wide(y).sum((2, 3)) + functional.adaptive_avg_pool2d(self.apart(y), (2, 1)).flatten(1)[:, :6]
 
 
+class Branches(nn.Module):
+    """Convolutions of the same image, of which the first three may be one; their results side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide, self.middle = (nn.Conv2d(8, filters, 1, bias=False) for filters in (4, 24, 6))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(filters) for filters in (4, 24, 6))
+        for norm in self.norms:
+            for each in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+                each.data.uniform_(0.5, 1.5)
+        self.plain, self.biased, self.large = nn.Conv2d(8, 4, 1, bias=False), nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 3)
+        self.after = nn.Conv2d(24, 5, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        narrow, wide, middle = (
+            torch.relu(norm(layer(x)))
+            for norm, layer in zip(self.norms, (self.narrow, self.wide, self.middle), strict=True)
+        )
+        beside = narrow, self.after(wide), middle, self.plain(x), self.biased(x)
+        return torch.cat(beside, 1), self.large(x)
+
+
 class Pooled(nn.Module):
     """A convolution, and the ways in which networks get rid of what is left of an image."""
 
@@ -250,6 +272,13 @@ class TestGraph:
             "average": 1,
             "sum": 1,
         }
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
+
+    def test_convolutions_of_one_image_are_one(self, doubles: Libraries):
+        """Where kernel, window, and what is done on store are the same."""
+        module, x = Branches().eval(), torch.randn(2, 8, 9, 14)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {"3 convolution bias relu": 1, "convolution bias": 3, "convolution": 1}
         torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
 
     def test_normalization_by_the_batch_is_not_folded(self, doubles: Libraries):

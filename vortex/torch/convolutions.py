@@ -14,33 +14,43 @@ from vortex.torch.libraries import Finish, Libraries
 
 class Convolution(Layer):
     """x [batch, channels, height, width] -> epilogue(convolution of x). Constants: filters [filters, channels, h, w];
-    a bias [filters], if `has_bias`; and with `epsilon` what normalizes each filter: mean, variance, weight, bias."""
+    a bias [filters], if `has_bias`; and with `epsilon` what normalizes each filter: mean, variance, weight, bias.
+
+    Filters of several shapes, which differ in their number alone, are one after the other, each with what is its own.
+    """
 
     def __init__(
         self,
         libraries: Libraries,
         finish: Finish,
         window: Window,
-        filters: Sequence[int],
+        filters: Sequence[Sequence[int]],
         has_bias: bool,
         epsilon: float | None = None,
     ) -> None:
         super().__init__(libraries.convolution(finish), finish)
-        self.window, self.filters, self.has_bias, self.epsilon = window, tuple(map(int, filters)), has_bias, epsilon
+        self.window, self.has_bias, self.epsilon = window, has_bias, epsilon
+        self.parts, self.filters = len(filters), (sum(shape[0] for shape in filters), *filters[0][1:])
 
     def settings(self) -> tuple[Any, ...]:
-        return ("convolution", self.window.groups, self.has_bias, self.epsilon)
+        return ("convolution", self.window.groups, self.parts, self.has_bias, self.epsilon)
 
     def lay_out(self, *constants: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
-        filters, *rest = constants
+        each = len(constants) // self.parts
+        folded = [self._folded(*constants[part * each :][:each]) for part in range(self.parts)]
+        packed = self.kernel.pack(torch.cat([filters for filters, _ in folded]), groups=self.window.groups)
+        biases = [bias for _, bias in folded if bias is not None]
+        return packed, torch.cat(biases) if biases else None
+
+    def _folded(self, filters: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        rest = list(others)
         bias = rest.pop(0) if self.has_bias else None
         if self.epsilon is not None:
             mean, variance, weight, shift = (each.double() for each in rest)
             factor = weight / (variance + self.epsilon).sqrt()
             bias = (shift + ((0 if bias is None else bias.double()) - mean) * factor).float()
             filters = (filters.double() * factor[:, None, None, None]).float()
-        packed = self.kernel.pack(filters.contiguous(), groups=self.window.groups)
-        return packed, None if bias is None else bias.contiguous()
+        return filters, bias
 
     def extents(self, x: Sequence[Any]) -> tuple[Any, ...]:
         """The shape of the result; extents of x may be symbols."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from vortex.batch_operands import MOST_RANK
-from vortex.convolution import window
+from vortex.convolution import Window, window
 from vortex.errors import DtypeError
 from vortex.torch import patterns
 from vortex.torch.bindings import Bindings
@@ -79,10 +80,9 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     for node in list(module.graph.nodes):
         if node.target in patterns.LINEAR | patterns.ADDMM | patterns.MATMUL:
             _serve_product(node, libraries, served)
+    _serve_convolutions([node for node in module.graph.nodes if node.target in patterns.CONVOLUTION], libraries, served)
     for node in list(module.graph.nodes):
-        if node.target in patterns.CONVOLUTION:
-            _serve_convolution(node, libraries, served)
-        elif node.target in patterns.AVERAGE:
+        if node.target in patterns.AVERAGE:
             _serve_average(node, served)
         elif node.target in patterns.MEAN | patterns.SUM:
             _serve_total(node, served)
@@ -133,11 +133,41 @@ def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> Non
     to_heads(group, everything)
 
 
-def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None:
+@dataclass(frozen=True)
+class Filtered:
+    """A convolution with all that can be done on store."""
+
+    node: Node
+    last: Node
+    """Whose result is that of everything."""
+    constants: list[Node]
+    words: Finish
+    where: Window
+    has_bias: bool
+    epsilon: float | None
+    residual: Node | None
+
+    @property
+    def filters(self) -> tuple[int, ...]:
+        """Their shape, OIHW."""
+        found = value(self.constants[0])
+        assert found is not None
+        return tuple(map(int, found.shape))
+
+    @property
+    def alike(self) -> Any:
+        """What convolutions have in common that may be one of more filters; itself for one that may not."""
+        if self.residual is not None or self.where.groups > 1:
+            return self.node
+        x, has_normalizers = argument(self.node, 0, "input"), len(self.constants)
+        return x, self.filters[1:], self.words, self.where, self.has_bias, self.epsilon, has_normalizers
+
+
+def _filtered(node: Node) -> Filtered | None:
     x, filters, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
     given = [argument(node, 3 + place, name, default) for place, (name, default) in enumerate(WINDOW.items())]
     if rank(x) != 4 or not is_constant(filters) or not (bias is None or is_constant(bias)) or not _is_fixed(given):
-        return
+        return None
     _check_dtype(node, (x, filters))
     constants, last, epsilon = [filters, *([] if bias is None else [bias])], node, None
     if (found := _normalization(last)) is not None:
@@ -153,10 +183,28 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served) -> None
     if (user := only_user(last)) is not None and user.target in patterns.RELU:
         last = user
         words.append("relu")
-    shape = value(filters).shape  # type: ignore[union-attr]  # a constant has one
-    layer = Convolution(libraries, tuple(words), window(*given), shape, bias is not None, epsilon)
-    number = served.add("convolution", layer, constants)
-    _replace(last, torch.ops.vortex.convolution.default, (x, residual, number))
+    return Filtered(node, last, constants, tuple(words), window(*given), bias is not None, epsilon, residual)
+
+
+def _serve_convolutions(nodes: list[Node], libraries: Libraries, served: Served) -> None:
+    """Those of the same x whose filters differ in their number alone are one, whose channels are theirs in turn."""
+    groups: dict[Any, list[Filtered]] = {}
+    for node in nodes:
+        if (found := _filtered(node)) is not None:
+            groups.setdefault(found.alike, []).append(found)
+    for group in groups.values():
+        one, shapes = group[0], [each.filters for each in group]
+        layer = Convolution(libraries, one.words, one.where, shapes, one.has_bias, one.epsilon)
+        kind = "convolution" if len(group) == 1 else f"{len(group)} convolution"
+        number = served.add(kind, layer, [constant for each in group for constant in each.constants])
+        arguments = argument(one.node, 0, "input"), one.residual, number
+        if len(group) == 1:
+            _replace(one.last, torch.ops.vortex.convolution.default, arguments)
+            continue
+        with one.node.graph.inserting_before(one.node):
+            everything = one.node.graph.call_function(torch.ops.vortex.convolution.default, arguments)
+        for each, first in zip(group, accumulate((shape[0] for shape in shapes), initial=0), strict=False):
+            _replace(each.last, torch.narrow, (everything, 1, first, each.filters[0]))
 
 
 def _serve_average(node: Node, served: Served) -> None:

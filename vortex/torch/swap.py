@@ -65,7 +65,7 @@ class ServedConvolution(nn.Module):
         self.folded = (folded,)  # no module of this one: its parameters have names of their own
         words = ("bias",) * (folded is not None or given.bias is not None) + ("relu",) * relu
         where = window(given.stride, given.padding, given.dilation, given.groups)
-        layer = Convolution(libraries, words, where, given.weight.shape, given.bias is not None, epsilon)
+        layer = Convolution(libraries, words, where, [given.weight.shape], given.bias is not None, epsilon)
         self.bindings = Bindings({0: (layer, len(self._constants()))})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
