@@ -290,6 +290,38 @@ class TestResults:
 WHERE: dict[str, Any] = {"stride": (2, 1), "padding": (0, 1, 2, 0), "dilation": (1, 2), "groups": 2}
 
 
+class TestImagesBy:
+    """What layers of networks call, with constants that stay."""
+
+    def test_exact(self, conv: ConvKernel, fused: ConvKernel):
+        x, w, where = integers(2, 9, 11, 6), integers(70, 6, 3, 3, seed=1), window(stride=(1, 2), padding=1)
+        bias, residual = integers(70, seed=2), integers(2, 9, 6, 70, seed=3)
+        told = {"stride": where.stride, "padding": where.padding}
+        for kernel, constants, operands in ((conv, (), ()), (fused, (bias,), (residual,))):
+            convolve = kernel.images_by(kernel.pack(w), where, empty, *constants)
+            named = dict(zip(("bias", "residual"), (*constants, *operands), strict=False))
+            for images in (x, x[:1], x[:0]):
+                part = {name: each[: len(images)] if name == "residual" else each for name, each in named.items()}
+                expected = kernel.operator.reference(images, w, **told, **part)
+                assert np.array_equal(convolve(images, *(each[: len(images)] for each in operands)), expected)
+
+    def test_what_is_refused(self, conv: ConvKernel, fused: ConvKernel):
+        packed = fused.pack(integers(4, 6, 1, 1))
+        with pytest.raises(OperandError, match="packed by another library"):
+            conv.images_by(packed, window(), empty)
+        with pytest.raises(ShapeError, match="groups=2, but w was packed for groups=1"):
+            fused.images_by(packed, window(groups=2), empty)
+        convolve = fused.images_by(packed, window(), empty, integers(4))
+        with pytest.raises(ShapeError, match=r"residual .*\(1, 2, 3, 5\).* does not fit the output"):
+            convolve(integers(1, 2, 3, 6), integers(1, 2, 3, 5))
+        with pytest.raises(ShapeError, match="channels"):
+            convolve(integers(1, 2, 3, 7), integers(1, 2, 3, 4))
+
+
+def empty(shape: ConvShape) -> np.ndarray:
+    return np.full((shape.batch, shape.out_h, shape.out_w, shape.filters), np.nan, np.float32)
+
+
 class TestFixedWindow:
     def test_it_need_not_be_given(self, conv: ConvKernel, conv_library: Library, tmp_path: Path):
         """The bits are those of the open library, of a saved one too, and the machine code is the same."""

@@ -156,6 +156,20 @@ class Block(nn.Module):
         return self.wide(y).sum((2, 3)) + functional.adaptive_avg_pool2d(self.apart(y), (2, 1)).flatten(1)[:, :6]
 
 
+class Projected(nn.Module):
+    """A shortcut that is a convolution too: either could add the other's result on store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 6, 3, 2, 1, bias=False), nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(8, 6, 1, 2, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        y = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
+        return torch.relu(y + self.norms[2](self.shortcut(x)))
+
+
 class Branches(nn.Module):
     """Convolutions of the same image, of which the first three may be one; their results side by side."""
 
@@ -272,6 +286,12 @@ class TestGraph:
             "average": 1,
             "sum": 1,
         }
+        torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
+
+    def test_one_of_two_convolutions_adds_the_other(self, doubles: Libraries):
+        module, x = Projected().eval(), torch.randn(2, 8, 9, 14)
+        found, counts = rewritten(module, doubles, x)
+        assert counts == {"convolution bias relu": 1, "convolution bias residual relu": 1, "convolution bias": 1}
         torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
 
     def test_convolutions_of_one_image_are_one(self, doubles: Libraries):

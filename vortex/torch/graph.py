@@ -80,9 +80,11 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     for node in list(module.graph.nodes):
         if node.target in patterns.LINEAR | patterns.ADDMM | patterns.MATMUL:
             _serve_product(node, libraries, served)
-    _serve_convolutions([node for node in module.graph.nodes if node.target in patterns.CONVOLUTION], libraries, served)
+    done: set[Node] = set()
     for node in list(module.graph.nodes):
-        if node.target in patterns.AVERAGE:
+        if node.target in patterns.CONVOLUTION:
+            _serve_convolution(node, libraries, served, done)
+        elif node.target in patterns.AVERAGE:
             _serve_average(node, served)
         elif node.target in patterns.MEAN | patterns.SUM:
             _serve_total(node, served)
@@ -186,25 +188,31 @@ def _filtered(node: Node) -> Filtered | None:
     return Filtered(node, last, constants, tuple(words), window(*given), bias is not None, epsilon, residual)
 
 
-def _serve_convolutions(nodes: list[Node], libraries: Libraries, served: Served) -> None:
-    """Those of the same x whose filters differ in their number alone are one, whose channels are theirs in turn."""
-    groups: dict[Any, list[Filtered]] = {}
-    for node in nodes:
-        if (found := _filtered(node)) is not None:
-            groups.setdefault(found.alike, []).append(found)
-    for group in groups.values():
-        one, shapes = group[0], [each.filters for each in group]
-        layer = Convolution(libraries, one.words, one.where, shapes, one.has_bias, one.epsilon)
-        kind = "convolution" if len(group) == 1 else f"{len(group)} convolution"
-        number = served.add(kind, layer, [constant for each in group for constant in each.constants])
-        arguments = argument(one.node, 0, "input"), one.residual, number
-        if len(group) == 1:
-            _replace(one.last, torch.ops.vortex.convolution.default, arguments)
-            continue
-        with one.node.graph.inserting_before(one.node):
-            everything = one.node.graph.call_function(torch.ops.vortex.convolution.default, arguments)
-        for each, first in zip(group, accumulate((shape[0] for shape in shapes), initial=0), strict=False):
-            _replace(each.last, torch.narrow, (everything, 1, first, each.filters[0]))
+def _serve_convolution(node: Node, libraries: Libraries, served: Served, done: set[Node]) -> None:
+    """One, or with it those of the same x whose filters differ in their number alone: their channels in turn.
+
+    All of them are `done`. What a convolution may take with it is seen once those before are replaced.
+    """
+    one = None if node in done else _filtered(node)
+    if one is None:
+        return
+    x, group = argument(node, 0, "input"), [one]
+    for other in x.users if one.alike is not node else ():
+        if other.target in patterns.CONVOLUTION and other is not node and other not in done:
+            found = _filtered(other)
+            group += [found] if found is not None and found.alike == one.alike else []
+    done.update(each.node for each in group)
+    shapes = [each.filters for each in group]
+    layer = Convolution(libraries, one.words, one.where, shapes, one.has_bias, one.epsilon)
+    kind = "convolution" if len(group) == 1 else f"{len(group)} convolution"
+    number = served.add(kind, layer, [constant for each in group for constant in each.constants])
+    if len(group) == 1:
+        _replace(one.last, torch.ops.vortex.convolution.default, (x, one.residual, number))
+        return
+    with node.graph.inserting_before(node):
+        everything = node.graph.call_function(torch.ops.vortex.convolution.default, (x, None, number))
+    for each, first in zip(group, accumulate((shape[0] for shape in shapes), initial=0), strict=False):
+        _replace(each.last, torch.narrow, (everything, 1, first, each.filters[0]))
 
 
 def _serve_average(node: Node, served: Served) -> None:
