@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from needs import a_compiler, few_register_tiles
 
-from vortex.errors import DeviceError, DtypeError, OperandError, UnknownNameError
+from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, UnknownNameError
 
 torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
 from torch.fx.experimental import _config  # noqa: E402
@@ -457,6 +457,15 @@ class TestSwapping:
         assert [type(each).__name__ for each in served.children()].count("ServedLinear") == 6
         with torch.enable_grad(), pytest.raises(OperandError, match=r"no gradients.*torch\.no_grad"):
             served(x)
+
+    def test_images_of_any_strides(self, libraries: Libraries):
+        module = nn.Sequential(nn.Conv2d(8, 6, 3), nn.Conv2d(6, 5, 1)).eval()
+        served = optimize(copy.deepcopy(module), libraries)
+        apart = torch.randn(2, 9, 7, 16)[..., ::2].permute(0, 3, 1, 2)
+        for x in (apart, apart.contiguous(), apart[:, :, ::2], apart[:, :, :, :3], apart.contiguous()[..., ::2]):
+            torch.testing.assert_close(served(x), module(x), rtol=1e-5, atol=1e-5)
+        with pytest.raises(ShapeError, match="channels"):
+            served(torch.randn(2, 7, 9, 7))
 
     def test_convolutions_take_what_follows_them(self, doubles: Libraries):
         """Normalization and ReLU of a sequence; what was changed in place since is seen, and no name is lost."""

@@ -110,10 +110,10 @@ class ConvKernel(ConvPlanner):
         convolve, described = self._conv, self._described
 
         def images(x: Any, *operands: Any) -> Any:
-            shape, numbers = described(x.shape, w.shape, *where)
+            shape, told = described(x.shape, w.shape, *where)
             out = empty(shape)
             extras = *constants, *operands
-            status = convolve(x, w.memory, out, self._turned, *numbers, w.forms, *extras)
+            status = convolve(x, w.memory, out, self._turned, *told, w.forms, *extras)
             if status:
                 raise refusal(status, (x, w, out, *extras), self._names)
             return out

@@ -25,7 +25,7 @@ class Binding:
     serving: Mapping[int, Serving]
     constants: tuple[Constants, ...]
     watched: tuple[ref[torch.Tensor], ...]
-    """Who is gone, or was changed, is served no more."""
+    """The tensors: with the first that is gone the binding goes."""
 
 
 class Bindings:

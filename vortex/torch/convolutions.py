@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vortex.convolution import ConvShape, Window
+from vortex.errors import ShapeError
 from vortex.torch.layers import Constants, Layer, Serving
 from vortex.torch.libraries import Finish, Libraries
 
@@ -66,10 +67,14 @@ class Convolution(Layer):
         bias = () if constants.bias is None else (constants.bias,)
         convolve: Serving = self.kernel.images_by(constants.weight, self.window, _channels_last, *bias)
 
-        def add(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-            return convolve(x, residual.contiguous(memory_format=torch.channels_last))
+        def serve(x: torch.Tensor, *residual: torch.Tensor) -> torch.Tensor:
+            added = [each.contiguous(memory_format=torch.channels_last) for each in residual]
+            try:
+                return convolve(x, *added)
+            except ShapeError:  # neither its channels nor its columns are side by side
+                return convolve(x.contiguous(memory_format=torch.channels_last), *added)
 
-        return add if "residual" in self.finish else convolve
+        return serve
 
 
 def _channels_last(shape: ConvShape) -> torch.Tensor:

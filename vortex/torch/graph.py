@@ -161,8 +161,8 @@ class Filtered:
         """What convolutions have in common that may be one of more filters; itself for one that may not."""
         if self.residual is not None or self.where.groups > 1:
             return self.node
-        x, has_normalizers = argument(self.node, 0, "input"), len(self.constants)
-        return x, self.filters[1:], self.words, self.where, self.has_bias, self.epsilon, has_normalizers
+        x, count = argument(self.node, 0, "input"), len(self.constants)
+        return x, count, self.filters[1:], self.words, self.where, self.has_bias, self.epsilon
 
 
 def _filtered(node: Node) -> Filtered | None:
