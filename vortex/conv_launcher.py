@@ -105,7 +105,8 @@ class ConvKernel(ConvPlanner):
 
         For layers of networks: no gradients are looked for. `constants` are the first operands of the epilogue.
         """
-        self._check_packed(w, window.groups)
+        if w.identity != self._identity or w.groups != window.groups:
+            raise self._packed_otherwise(w, window.groups)
         where = window.stride, window.padding, window.dilation, window.groups
         convolve, described = self._conv, self._described
 
@@ -206,15 +207,15 @@ class ConvKernel(ConvPlanner):
             )
         return tuple(operands[name] for name in self._names)
 
-    def _check_packed(self, w: PackedFilters, groups: Any) -> None:
+    def _packed_otherwise(self, w: PackedFilters, groups: Any) -> OperandError | ShapeError:
         if w.identity != self._identity:
-            raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
-        if (self._groups if groups is None else groups) != w.groups:
-            told = self.operator.window(groups=groups).groups
-            raise ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
+            return OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
+        told = self.operator.window(groups=groups).groups
+        return ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
 
     def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
-        self._check_packed(w, groups)
+        if w.identity != self._identity or w.groups != (self._groups if groups is None else groups):
+            raise self._packed_otherwise(w, groups)
         given = getattr(x, "shape", None)
         if given is None:
             raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")
