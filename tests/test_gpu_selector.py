@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vortex.affinity import cpu_flags
+from vortex.arithmetic import ArrayArithmetic
 from vortex.errors import VortexError
 from vortex.gpu_cost import options
 from vortex.gpu_figures import GpuProblem
-from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Extents, GpuArithmetic, GpuSelector, Layout, parts_of, room
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Extents, GpuSelector, Layout, parts_of, room
 
 SHAPES = 100_000
 MOST_EXTENT = 2**31 - 1
@@ -102,7 +103,7 @@ def native(choose: ctypes.CDLL, extents: Extents, layout: Layout, alignment: int
 
 def mirrored(chooser: GpuSelector, extents: np.ndarray, key: tuple[Layout, int], workspace: int) -> list[tuple]:
     """`GpuSelector.select` of many shapes at once: the same expressions, shapes down and kernels across."""
-    ops, s = GpuArithmetic(), chooser.columns[key]
+    ops, s = ArrayArithmetic(), chooser.columns[key]
     columns = extents.astype(np.float32).T[:, :, None]
     copies = np.array([room(workspace, int(m), int(n), int(batch)) for m, n, _, batch in extents], np.float32)[:, None]
     problem = GpuProblem(*columns[:3], copies, columns[3], np.float32(1))

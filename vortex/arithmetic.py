@@ -25,6 +25,12 @@ class ArrayArithmetic:
     def most(self, x: Array, y: Array) -> Array:
         return np.maximum(single(x), single(y))
 
+    def floor(self, x: Array) -> Array:
+        return np.floor(single(x))
+
+    def ceil(self, x: Array) -> Array:
+        return np.ceil(single(x))
+
     def where(self, condition: Array, x: Array, y: Array) -> Array:
         return np.where(condition, single(x), single(y))
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from vortex.arithmetic import F32
+from vortex.arithmetic import F32, ArrayArithmetic
 from vortex.gpu_cost import NEVER, ideal
 from vortex.gpu_selector import (
     LAYOUTS,
     UNLIMITED,
     Extents,
-    GpuArithmetic,
     GpuPlan,
     GpuSelector,
     Layout,
@@ -94,7 +93,7 @@ def best_cut(selector: GpuSelector, extents: Extents, key: tuple[Layout, int], w
     """The cut of least bound, where one may gain enough."""
     totals, _ = selector.priced(extents, key, workspace)
     group = selector.columns[key]
-    ideals = np.asarray(ideal(GpuArithmetic(), group, problem(extents, workspace), totals))
+    ideals = np.asarray(ideal(ArrayArithmetic(), group, problem(extents, workspace), totals))
     plain, least, found = totals.min(), ideals.min(), None
     if not least + F32(selector.rates.launch) < GAIN * plain:
         return None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vortex.arithmetic import F32, Array, ArrayArithmetic, single
+from vortex.arithmetic import F32, Array, ArrayArithmetic
 from vortex.errors import VortexError
 from vortex.gpu_candidates import Variant
 from vortex.gpu_cost import GpuCost, options
@@ -54,16 +54,6 @@ class GpuPlan:
     """Elements of k in one part, a multiple of the depth of a stage; all of k when not cut."""
     raster: int
     seconds: float
-
-
-class GpuArithmetic(ArrayArithmetic):
-    """The cost of every kernel at once."""
-
-    def floor(self, x: Array) -> Array:
-        return np.floor(single(x))
-
-    def ceil(self, x: Array) -> Array:
-        return np.ceil(single(x))
 
 
 def columns_of(costs: Sequence[BlockCosts]) -> BlockCosts:
@@ -137,7 +127,7 @@ class GpuSelector:
         """`gpu_cost.options` of kernels of a group."""
         group, p = self.columns[key], problem(extents, workspace)
         s = BlockCosts(*(getattr(group, field.name)[rows] for field in fields(BlockCosts)))
-        found = options(GpuArithmetic(), self.float32_rates, s, p)
+        found = options(ArrayArithmetic(), self.float32_rates, s, p)
         return [(np.broadcast_to(F32(cut), s.work.shape), cost) for cut, cost in found]
 
     def evaluate(self, extents: Extents, key: tuple[Layout, int], workspace: int = UNLIMITED) -> list[GpuCost]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from vortex.arithmetic import F32
+from vortex.arithmetic import F32, ArrayArithmetic
 from vortex.candidates import Admitted
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_cost import options
 from vortex.gpu_figures import GpuProblem
 from vortex.gpu_profiler import block_costs, rates
-from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, GpuArithmetic, Layout, columns_of
+from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Layout, columns_of
 from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
 from vortex.operators import Conv2d, Operator
 from vortex.specs import what_if
@@ -102,7 +102,7 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     """Predicted seconds of every kernel for every shape, the reduction cut as suits each best."""
     registers = {variant.name: registers_needed(spec, variant.strategy) for variant in variants}
     columns, device = columns_of(block_costs(spec, variants, registers_of=registers)), rates(spec)
-    ops, blocks = GpuArithmetic(), []
+    ops, blocks = ArrayArithmetic(), []
     for start in range(0, len(shapes), height := max(1, ELEMENTS // len(variants))):
         m, n, k = np.split(shapes[start : start + height], 3, axis=1)
         problem = GpuProblem(m, n, k, F32(2.0**20), F32(1), F32(1))

@@ -35,12 +35,6 @@ class NumpyArithmetic(ArrayArithmetic):
     def __init__(self, table: SlopeTable) -> None:
         self.table = table.seconds
 
-    def floor(self, x: Array) -> Array:
-        return np.floor(x)
-
-    def ceil(self, x: Array) -> Array:
-        return np.ceil(x)
-
     def slope(self, vectors: Array, rows: Array) -> Array:
         limit_v, limit_r = self.table.shape
         return self.table[

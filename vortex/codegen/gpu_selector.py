@@ -23,7 +23,7 @@ from tvm.ir import PointerType, PrimType
 from vortex.arithmetic import Array
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.codegen.selector import Term, constant, fenced
+from vortex.codegen.selector import LaneArithmetic, Term, constant, fenced
 from vortex.codegen.trees import substitute
 from vortex.errors import VortexError
 from vortex.gpu_cost import cuts, ideal, predict, steady, tiling
@@ -48,29 +48,22 @@ WHOLE = 2.0**23
 """From here on every float32 is a whole number."""
 
 
-class GpuTirArithmetic:
-    """Builds statements: every named intermediate is computed once, in a slot of a local buffer (see `selector`)."""
+class GpuTirArithmetic(LaneArithmetic):
+    """With what each processor has to make numbers whole, and the statements in parts."""
 
     def __init__(self, lane: tirx.Var, lanes: int, rounds: bool) -> None:
-        self.statements: list[tirx.Stmt] = []
-        self.lane, self.lanes, self.rounds, self.used = lane, lanes, rounds, 0
-        self.kept = tirx.decl_buffer((INTERMEDIATES * lanes,), "float32", name="kept", scope="local")
-
-    def least(self, x: Any, y: Any) -> Term:
-        return Term(tirx.min(constant(x), constant(y)))
-
-    def most(self, x: Any, y: Any) -> Term:
-        return Term(tirx.max(constant(x), constant(y)))
+        super().__init__(lane, lanes, INTERMEDIATES)
+        self.rounds = rounds
 
     def floor(self, x: Any) -> Term:
         if self.rounds:
-            return Term(tirx.call_llvm_pure_intrin("float32", "llvm.floor", constant(x)))
+            return super().floor(x)
         near = self._near(x)
         return self.where(near > x, near - 1.0, near)
 
     def ceil(self, x: Any) -> Term:
         if self.rounds:
-            return Term(tirx.call_llvm_pure_intrin("float32", "llvm.ceil", constant(x)))
+            return super().ceil(x)
         near = self._near(x)
         return self.where(x > near, near + 1.0, near)
 
@@ -78,21 +71,6 @@ class GpuTirArithmetic:
         """The nearest whole number, without an instruction for it. The fence keeps both additions."""
         near = fenced(constant(x) + constant(WHOLE)) - constant(WHOLE)
         return self.name("near", self.where(x > WHOLE, x, near))
-
-    def where(self, condition: Any, x: Any, y: Any) -> Term:
-        return Term(tirx.Select(condition.expression, constant(x), constant(y)))
-
-    def name(self, label: str, x: Any) -> Term:
-        slot = self.used * self.lanes + self.lane
-        self.used += 1
-        assert self.used <= INTERMEDIATES, "the cost names more intermediates than there are slots"
-        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
-        return Term(self.kept[slot])
-
-    def change(self, kept: Term, x: Any) -> None:
-        """Give a named intermediate another value."""
-        (slot,) = kept.expression.indices
-        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
 
     def across(self, x: Any) -> Any:
         """The largest of a named intermediate over all lanes: an expression outside the loop over them."""

@@ -90,19 +90,18 @@ def fenced(product: Any) -> Term:
 INTERMEDIATES = 128
 
 
-class TirArithmetic:
-    """Builds statements: every named intermediate is computed once.
+class LaneArithmetic:
+    """Builds statements: every named intermediate is computed once, lane by lane; what costs of CPUs and of GPUs share.
 
     It is kept in a slot of a local buffer, one element per lane, which LLVM turns back into a register. A bound
     variable would do the same, but TVM's analysis follows variables to their values: minutes on an expression as long
     as the cost.
     """
 
-    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int) -> None:
+    def __init__(self, lane: tirx.Var, lanes: int, slots: int) -> None:
         self.statements: list[tirx.Stmt] = []
-        self.slopes, self.vectors_limit, self.rows_limit = slopes, rows - 1, columns - 1
-        self.lane, self.lanes, self.used = lane, lanes, 0
-        self.kept = tirx.decl_buffer((INTERMEDIATES * lanes,), "float32", name="kept", scope="local")
+        self.lane, self.lanes, self.slots, self.used = lane, lanes, slots, 0
+        self.kept = tirx.decl_buffer((slots * lanes,), "float32", name="kept", scope="local")
 
     def least(self, x: Any, y: Any) -> Term:
         return Term(tirx.min(constant(x), constant(y)))
@@ -119,17 +118,29 @@ class TirArithmetic:
     def where(self, condition: Any, x: Any, y: Any) -> Term:
         return Term(tirx.Select(condition.expression, constant(x), constant(y)))
 
+    def name(self, label: str, x: Any) -> Term:
+        kept = Term(self.kept[self.used * self.lanes + self.lane])
+        self.used += 1
+        assert self.used <= self.slots, "the cost names more intermediates than there are slots"
+        self.change(kept, x)
+        return kept
+
+    def change(self, kept: Term, x: Any) -> None:
+        """Give a named intermediate another value."""
+        self.statements.append(tirx.BufferStore(self.kept, constant(x), list(kept.expression.indices)))
+
+
+class TirArithmetic(LaneArithmetic):
+    """With the measured micro-kernels of a CPU."""
+
+    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int) -> None:
+        super().__init__(lane, lanes, INTERMEDIATES)
+        self.slopes, self.vectors_limit, self.rows_limit = slopes, rows - 1, columns - 1
+
     def slope(self, vectors: Any, rows: Any) -> Term:
         v = tirx.min(tirx.Cast("int32", constant(vectors)), self.vectors_limit)
         r = tirx.min(tirx.Cast("int32", constant(rows)), self.rows_limit)
         return self.name("slope", Term(self.slopes[v * (self.rows_limit + 1) + r]))
-
-    def name(self, label: str, x: Any) -> Term:
-        slot = self.used * self.lanes + self.lane
-        self.used += 1
-        assert self.used <= INTERMEDIATES, "the cost names more intermediates than there are slots"
-        self.statements.append(tirx.BufferStore(self.kept, constant(x), [slot]))
-        return Term(self.kept[slot])
 
 
 def costs(rates: Rates, table: SlopeTable, lanes: int, model: Model = GEMM) -> tirx.PrimFunc:

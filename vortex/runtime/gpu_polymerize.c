@@ -51,7 +51,7 @@ static void try_kernel(const search *s, int32_t row, float total, float least, c
 }
 
 void vx_gpu_divide(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut, vx_gpu_regions *regions) {
-  vx_gpu_prices prices, first;
+  vx_gpu_prices prices;
   search s = {vx_gpu_group_of(shape), shape};
   *regions = (vx_gpu_regions){.count = 1};
   vx_gpu_best(shape, workspace, &prices, &regions->plans[0]);
@@ -76,14 +76,14 @@ void vx_gpu_divide(const vx_gpu_shape *shape, int64_t workspace, int32_t may_cut
   vx_gpu_shape one = part(shape, best.along_n, 0, best.at), other = part(shape, best.along_n, best.at, length);
   vx_gpu_plan rest;
   int32_t lane = best.row % VX_GPU_LANES;
-  vx_gpu_price(&one, workspace, s.group, best.row / VX_GPU_LANES, 1, &first);
-  float seconds = first.totals[lane];
+  vx_gpu_price(&one, workspace, s.group, best.row / VX_GPU_LANES, 1, &prices);
+  float seconds = prices.totals[lane];
   if (!(seconds + best.left < wanted)) return;
   vx_gpu_choose(&other, workspace, &rest);
   if (!(seconds + rest.seconds < wanted)) return;
   regions->count = 2;
   regions->along_n = best.along_n;
   regions->at = (int32_t)best.at;
-  regions->plans[0] = vx_gpu_planned(&one, s.group, best.row, first.cuts[lane], seconds);
+  regions->plans[0] = vx_gpu_planned(&one, s.group, best.row, prices.cuts[lane], seconds);
   regions->plans[1] = rest;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
@@ -42,12 +43,18 @@ class Served:
 
     def add(self, kind: str, layer: Layer, constants: list[Node]) -> int:
         """The number by which the graph calls a layer."""
-        inputs = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        given = [inputs.index(x) if x.op == "placeholder" else attrgetter(x.target)(self.module) for x in constants]
+        given = [self.places[x] if x in self.places else attrgetter(x.target)(self.module) for x in constants]
         number = numbered(layer)
         self.layers[number] = layer, given
-        self.counts[" ".join((kind, *layer.finish))] += 1
+        parts = (f"of {layer.parts}",) if layer.parts > 1 else ()
+        self.counts[" ".join((kind, *layer.finish, *parts))] += 1
         return number
+
+    @cached_property
+    def places(self) -> dict[Node, int]:
+        """Of the arguments of the graph."""
+        inputs = (node for node in self.module.graph.nodes if node.op == "placeholder")
+        return {node: place for place, node in enumerate(inputs)}
 
     def program(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The graph as it was compiled, with its layers bound to the constants that it is called with."""
@@ -129,7 +136,7 @@ def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> Non
     _check_dtype(group[0], (x, *weights))
     shapes = [value(weight).shape for weight in weights]  # type: ignore[union-attr]  # constants have one
     layer = Dense(libraries, ("bias",) if biases else (), True, *shapes)
-    number = served.add(f"{len(group)} dense", layer, [*weights, *biases])
+    number = served.add("dense", layer, [*weights, *biases])
     with group[0].graph.inserting_before(group[0]):
         everything = group[0].graph.call_function(torch.ops.vortex.dense.default, (x, number))
     to_heads(group, everything)
@@ -204,8 +211,7 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served, done: s
     done.update(each.node for each in group)
     shapes = [each.filters for each in group]
     layer = Convolution(libraries, one.words, one.where, shapes, one.has_bias, one.epsilon)
-    kind = "convolution" if len(group) == 1 else f"{len(group)} convolution"
-    number = served.add(kind, layer, [constant for each in group for constant in each.constants])
+    number = served.add("convolution", layer, [constant for each in group for constant in each.constants])
     if len(group) == 1:
         _replace(one.last, torch.ops.vortex.convolution.default, (x, one.residual, number))
         return

@@ -40,6 +40,9 @@ _constants: WeakValueDictionary[Any, Constants] = WeakValueDictionary()
 class Layer:
     """One place in a network where a library serves."""
 
+    parts = 1
+    """Layers of the network that it stands for."""
+
     def __init__(self, kernel: Any, finish: Finish) -> None:
         self.kernel, self.finish = kernel, finish
 
