@@ -38,13 +38,13 @@ TILES = [(1, 1), (16, 2), (17, 1), (32, 2), (29, 2), (80, 1), (70, 1), (5, 5), (
 
 
 def emitted(tiles: list[tuple[int, int]], dtype: str, llvm_cpu: str, path: Path, model: bool) -> None:
-    from vortex.codegen.cpu_amx import amx_ir, amx_kernel
+    from vortex.codegen.cpu_amx import amx_ir, amx_kernel, placements
     from vortex.codegen.cpu_words import WordTile
     from vortex.codegen.lower import compile_object, cpu_target
 
-    words, wanted = WORDS[f"{dtype} tiles"], [WordTile(*tile) for tile in tiles]
+    words, wanted = WORDS[f"{dtype} tiles"], placements(WordTile(*tile) for tile in tiles)
     text = "" if model else amx_ir(wanted, words)
-    compile_object([amx_kernel(tile, 16, words) for tile in wanted], cpu_target(llvm_cpu), path, llvm_ir=text)
+    compile_object([amx_kernel(kernel, 16, words) for kernel in wanted], cpu_target(llvm_cpu), path, llvm_ir=text)
 
 
 def address(array: np.ndarray, *place: int) -> ctypes.c_void_p:
@@ -86,7 +86,8 @@ def test_register_tiles_touch_and_add_what_they_should(dtype: str, model: bool, 
             integers = (depth, a.shape[1], 16 * vectors, c.shape[1])
             mode = accumulate + 2 + 4 * (zero if unsigned else 128)
             flags = (last, mode, 0 if unsigned else 0x80)
-            getattr(library, f"vortex_l0_words_{rows}x{vectors}")(
+            getattr(library, f"vortex_l0_tiles_{-(-rows // 16)}x{vectors}")(
+                ctypes.c_int32(rows),
                 *(address(x) for x in (a, words, c, start)),
                 *map(ctypes.c_int64, integers),
                 *map(ctypes.c_int32, flags),
@@ -102,7 +103,7 @@ def modelled() -> Iterator[Any]:
     from vortex.codegen import cpu, cpu_words_objects
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(cpu_words_objects, "amx_ir", lambda tiles, words: "")
+    patch.setattr(cpu_words_objects, "amx_ir", lambda kernels, words: "")
     patch.setattr(cpu, "WORD_SOURCES", (*cpu.WORD_SOURCES, str(MODEL)))
     patch.setattr(native, "request_tiles", lambda: None)
     data = load_spec("native").model_dump()
@@ -151,7 +152,7 @@ def test_instructions_for_sapphire_rapids(dtype: str, kinds: tuple[str, ...], tm
     emitted([(32, 2)], dtype, SPEC.llvm_cpu, tmp_path / "kernel.o", model=False)
     command = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "kernel.o")]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    text = listed[listed.index("<vortex_l0_words_32x2>:") :]
+    text = listed[listed.index("<vortex_l0_tiles_2x2>:") :]
     text = text[: text.index("\n\n")] if "\n\n" in text else text
     found = re.findall(r"^\s+[0-9a-f]+:\s+(\w+)", text, re.MULTILINE)
     dots = sum(found.count(kind) for kind in kinds)

@@ -2,14 +2,15 @@
 
 A is read as it lies, 16 rows of 64 bytes at a time, and a packed panel of B is what a tile of B wants: a line for each
 word of k, and lines of zeros up to a whole tile. Sizes of the tiles are told to the processor, so that rows and columns
-past the end are never touched. That takes 66 ns (a Granite Rapids, where a step of 2x2 tiles takes 18), and clears all
-tiles: it is left out where the sizes are those of the call before, which asking for them tells in one or two, and the
-words of a row of A that fill no tile are brought beside zeros instead of being multiplied in tiles of another size.
+past the end are never touched: one kernel serves all heights that take so many tiles. Telling them takes 66 ns (a
+Granite Rapids, where a step of 2x2 tiles takes 18), and clears all tiles: it is left out where the sizes are those of
+the call before, which asking for them tells in one or two, and the words of a row of A that fill no tile are brought
+beside zeros instead of being multiplied in tiles of another size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +29,11 @@ CONFIGURE, RELEASE = "vortex_tile_configure", "vortex_tile_release"
 LEAVE_SYMBOL = "vortex_leave_tiles"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Placement:
-    """Which tile registers hold what: those of C by row and column, A's by row, B's by column.
+    """One L0 micro-kernel: `tall` by `wide` tiles of C, and which registers hold what.
+
+    Those of C go by row and column, A's by row, B's by column.
 
     The shorter operand stays; of the longer one a tile passes at a time, the last, which may be smaller, through a
     register of its own.
@@ -38,6 +41,10 @@ class Placement:
 
     tall: int
     wide: int
+
+    @property
+    def symbol(self) -> str:
+        return f"vortex_l0_tiles_{self.tall}x{self.wide}"
 
     def c(self, row: int, column: int) -> int:
         return row * self.wide + column
@@ -58,8 +65,9 @@ class Placement:
                 yield self.c(row, column), self.a(row), self.b(column)
 
 
-def placement(tile: WordTile) -> Placement:
-    return Placement(-(-tile.rows // ROWS), tile.vectors)
+def placements(tiles: Iterable[WordTile]) -> list[Placement]:
+    """The micro-kernels that register tiles need."""
+    return sorted({Placement(-(-tile.rows // ROWS), tile.vectors) for tile in tiles})
 
 
 def kinds(words: WordFormat) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ done:
 bits, from 48 on its rows in 8."""
 
 
-def amx_ir(tiles: Sequence[WordTile], words: WordFormat) -> str:
+def amx_ir(kernels: Sequence[Placement], words: WordFormat) -> str:
     """LLVM text that a module of these kernels needs: a function for each instruction with its registers, inlined.
 
     The intrinsics take registers as constants and give nothing back, which TVM cannot say.
@@ -116,7 +124,7 @@ def amx_ir(tiles: Sequence[WordTile], words: WordFormat) -> str:
         define(f"vortex_tile_load_{t}", "tileloadd64", *moved)
         define(f"vortex_tile_store_{t}", "tilestored64", *moved)
         define(f"vortex_tile_zero_{t}", "tilezero", "i8 immarg", "", f"i8 {t}")
-    for c, a, b in sorted({dot for tile in tiles for dot in placement(tile).dots()}):
+    for c, a, b in sorted({dot for kernel in kernels for dot in kernel.dots()}):
         for kind in kinds(words):
             registers = f"i8 {c}, i8 {a}, i8 {b}"
             define(dot_symbol(kind, c, a, b), kind, "i8 immarg, i8 immarg, i8 immarg", "", registers)
@@ -129,32 +137,31 @@ def leave_kernel() -> tirx.PrimFunc:
     return tirx.PrimFunc([], body).with_attr("global_symbol", LEAVE_SYMBOL)
 
 
-def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFunc:
-    """The L0 rKernel of `tile`, as `cpu_words.word_kernel` declares it.
+def amx_kernel(where: Placement, lanes: int, words: WordFormat) -> tvm.tirx.PrimFunc:
+    """The L0 rKernel of so many tiles
 
-    `flip` other than 0 tells that A is signed, and then 128 less than what `mode` says stands for its 0. L2 is asked
-    for so many `lines` from `ahead` on with every tile of words: all of them at once would keep loads waiting.
+    `symbol(rows, a, b, c, start, depth, lda, ldb, ldc, last, mode, flip, ahead, lines)`: as `cpu_words.word_kernel`
+    declares it, with `rows` that end in the last tile. `flip` other than 0 tells that A is signed, and then 128 less
+    than what `mode` says stands for its 0. L2 is asked for so many `lines` from `ahead` on with every tile of words:
+    all of them at once would keep loads waiting.
     """
-    where, per_word, item = placement(tile), words.per_word, words.item_bytes
-    heights = [min(ROWS, tile.rows - ROWS * row) for row in range(where.tall)]
+    per_word, item = words.per_word, words.item_bytes
     columns, integer = range(where.wide), words.accumulator == "int32"
 
     def run(symbol: str, *arguments: Any) -> None:
         T.evaluate(T.call_extern("int32", symbol, *arguments))
 
-    def configure(last: Any) -> None:
-        row_bytes = [T.int64(0), T.int64(0)]
-        rows = 0
+    def configure(rows: Any, last: Any) -> None:
+        row_bytes, heights = [T.int64(0), T.int64(0)], T.int64(0)
+        down = [T.int64(ROWS)] * (where.tall - 1) + [T.Cast("int64", rows) - ROWS * (where.tall - 1)]
         across = [T.int64(4 * WORDS)] * (where.wide - 1) + [4 * T.Cast("int64", last)]
-        sizes = {
-            where.c(row, column): (heights[row], across[column]) for row in range(where.tall) for column in columns
-        }
-        sizes |= {where.a(row): (heights[row], T.int64(4 * WORDS)) for row in range(where.tall)}
-        sizes |= {where.b(column): (WORDS, across[column]) for column in columns}
+        sizes = {where.c(row, column): (down[row], across[column]) for row in range(where.tall) for column in columns}
+        sizes |= {where.a(row): (down[row], T.int64(4 * WORDS)) for row in range(where.tall)}
+        sizes |= {where.b(column): (T.int64(WORDS), across[column]) for column in columns}
         for register, (tall, wide) in sizes.items():
             row_bytes[register // 4] = row_bytes[register // 4] + wide * T.int64(1 << 16 * (register % 4))
-            rows += tall << 8 * register
-        run(CONFIGURE, *row_bytes, T.int64(rows))
+            heights = heights + T.shift_left(tall, T.int64(8 * register))
+        run(CONFIGURE, *row_bytes, heights)
 
     def move(what: str, C: tirx.Buffer, ldc: Any) -> None:
         for row in range(where.tall):
@@ -208,6 +215,7 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
 
     @T.prim_func(s_tir=True)
     def kernel(
+        rows: T.int32,
         a: T.handle,
         b: T.handle,
         c: T.handle,
@@ -222,14 +230,14 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
         ahead: T.handle,
         lines: T.int32,
     ):
-        T.func_attr({"global_symbol": tile.symbol, "tirx.noalias": True})
+        T.func_attr({"global_symbol": where.symbol, "tirx.noalias": True})
         Ahead = T.match_buffer(ahead, (depth * ldb,), "int32", align=4)
-        A = T.match_buffer(a, (tile.rows * lda,), words.stored, align=item)
+        A = T.match_buffer(a, (T.Cast("int64", rows) * lda,), words.stored, align=item)
         B = T.match_buffer(b, (depth * ldb,), "int32", align=4)
-        C = T.match_buffer(c, (tile.rows * ldc,), words.accumulator, align=4)
-        Start = T.match_buffer(start, (tile.vectors * lanes,), "int32", align=4)
+        C = T.match_buffer(c, (T.Cast("int64", rows) * ldc,), words.accumulator, align=4)
+        Start = T.match_buffer(start, (where.wide * lanes,), "int32", align=4)
         with T.sblock("root"):
-            edge = T.sblock_alloc_buffer((tile.rows * WORDS,), "int32", scope="local")
+            edge = T.sblock_alloc_buffer((where.tall * ROWS * WORDS,), "int32", scope="local")
             whole: T.let[T.int64] = T.truncdiv(depth, T.int64(WORDS))
             rest: T.let[T.int64] = depth - whole * WORDS
             adds: T.let[T.bool] = T.bitwise_and(mode, 1) != 0
@@ -238,10 +246,10 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
                 T.shift_right(mode, T.int32(2)) - T.Select(flip != 0, T.int32(128), T.int32(0)),
                 T.int32(0),
             )
-            configure(last)
+            configure(rows, last)
             if integer:  # noqa: SIM102
                 if given != 0:
-                    for i in T.serial(tile.rows):
+                    for i in T.serial(rows):
                         begin(C, Start, i, ldc, last, given, adds)
             if T.Or(adds, given != 0):
                 move("load", C, ldc)
@@ -252,8 +260,9 @@ def amx_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.PrimFu
                     T.evaluate(fetch(T.address_of(Ahead[(s * T.Cast("int64", lines) + line) * LINE]), cache=2))
                 steps(flip, A, s * (WORDS * per_word), lda, B, s * WORDS * ldb, ldb)
             if rest > 0:
-                for i in T.serial(tile.rows):
-                    edge[T.ramp(i * WORDS, 1, lanes)] = words_of(A, i, lda, whole * WORDS, rest)
+                for i in T.serial(where.tall * ROWS):
+                    there: T.let[T.int64] = T.Select(i < rows, rest, T.int64(0))
+                    edge[T.ramp(i * WORDS, 1, lanes)] = words_of(A, i, lda, whole * WORDS, there)
                 steps(flip, edge, T.int64(0), T.int64(WORDS), B, whole * WORDS * ldb, ldb)
             move("store", C, ldc)
 

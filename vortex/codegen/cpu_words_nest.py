@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_amx import ROWS, placements
 from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL, WAITED_FOR
 from vortex.codegen.cpu_tile import LINE, fetch_dense
 from vortex.codegen.cpu_words import WordTile
@@ -40,7 +41,11 @@ def word_dispatch(tiles: Sequence[WordTile], words: WordFormat) -> tirx.PrimFunc
     ]
     height = max(tile.rows for tile in tiles) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
-    for tile in reversed(tiles):
+    for kernel in reversed(placements(tiles) if words.tiles else []):
+        call = tirx.Evaluate(tirx.call_extern("int32", kernel.symbol, rows, *arguments))
+        tall = tirx.truncdiv(rows + (ROWS - 1), ROWS)
+        body = tirx.IfThenElse(vectors * height + tall == kernel.wide * height + kernel.tall, call, body)
+    for tile in reversed(tiles if not words.tiles else []):
         call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
         body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
     return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", DISPATCH_SYMBOL)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from vortex.codegen.cpu_amx import amx_ir, amx_kernel, leave_kernel
+from vortex.codegen.cpu_amx import Placement, amx_ir, amx_kernel, leave_kernel, placements
 from vortex.codegen.cpu_weight_dots import weight_dot_kernel
 from vortex.codegen.cpu_weights import weight_kernel
 from vortex.codegen.cpu_word_dots import emit_word_dots
@@ -33,8 +33,7 @@ BATCH = 8
 
 def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_cpu: str, path: Path) -> None:
     weighted = weight_kernel if words.per_word == 1 else weight_dot_kernel
-    plain = amx_kernel if words.tiles else word_kernel
-    kernel, functions = weighted if words.weights else plain, []
+    kernel, functions = weighted if words.weights else word_kernel, []
     for tile in tiles:
         try:
             functions.append(kernel(tile, lanes, words))
@@ -42,8 +41,12 @@ def _emit_tiles(words: WordFormat, tiles: Sequence[WordTile], lanes: int, llvm_c
             raise CodegenError(
                 f"L0 {words.name} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
             ) from error
-    text = amx_ir(tiles, words) if words.tiles else imported_ir(words, lanes)
-    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=text)
+    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=imported_ir(words, lanes))
+
+
+def _emit_amx(words: WordFormat, kernels: Sequence[Placement], lanes: int, llvm_cpu: str, path: Path) -> None:
+    functions = [amx_kernel(kernel, lanes, words) for kernel in kernels]
+    compile_object(functions, cpu_target(llvm_cpu), path, llvm_ir=amx_ir(kernels, words))
 
 
 def _emit_nests(words: WordFormat, stages: Sequence[WordStage], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -69,9 +72,11 @@ def word_stages(words: WordFormat) -> list[WordStage]:
 def word_tasks(shapes: Iterable[tuple[int, int]], words: WordFormat, prologue: Epilogue) -> list[Task]:
     """What to emit for the (rows, vectors) micro-kernels and the load stages, that of A with the steps in it."""
     tiles = sorted(WordTile(rows, vectors) for rows, vectors in shapes)
+    loads: Task = (partial(_emit_loads, words, prologue), tiles)
+    if words.tiles:
+        return [loads, (partial(_emit_amx, words), placements(tiles))]
     batches = (tiles[start : start + BATCH] for start in range(0, len(tiles), BATCH))
-    loads = partial(_emit_loads, words, prologue)
-    return [(loads, tiles), *((partial(_emit_tiles, words), batch) for batch in batches)]
+    return [loads, *((partial(_emit_tiles, words), batch) for batch in batches)]
 
 
 def word_stage_tasks(words: WordFormat, dots: Sequence[tuple[int, int]]) -> list[Task]:
