@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import math
 from collections.abc import Callable
@@ -14,9 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 from needs import a_compiler, few_register_tiles
 
+from vortex.conv_planner import numbers_of
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, UnknownNameError
+from vortex.operands import viewed
 
 torch = pytest.importorskip("torch", reason="serves networks of PyTorch, which is not installed")
 from torch.fx.experimental import _config  # noqa: E402
@@ -46,6 +50,22 @@ class Reference:
         matrix = (weight.T if transpose else weight).numpy()
         return Packed(matrix, matrix.shape[1], matrix.shape)
 
+    def door_for(self, b: Any, window: Any = None) -> tuple[Any, tuple[int, ...]]:
+        """As native code calls it, with tensors of tvm-ffi."""
+        if window is not None:
+            where = dict(zip(("stride", "padding", "dilation", "groups"), vars(window).values(), strict=True))
+            _, bottom, _, right = window.padding
+            numbers = *numbers_of(b.shape, (0, 0), window), 1, bottom, right
+        else:
+            where, numbers = {}, (0, b.n, b.shape[0])
+
+        def door(a: Any, _: Any, out: Any, *given: Any) -> int:
+            a, out, *extras = map(borrowed, (a, out, *given[len(given) - len(self.names) :]))
+            self(a, b, out, **where, **dict(zip(self.names, extras, strict=True)))
+            return 0
+
+        return tvm_ffi.convert(door), numbers
+
     def rows_by(self, b: Any, *extras: Any) -> Callable[[Any], Any]:
         given = dict(zip(self.names, (torch.from_numpy(np.from_dlpack(each)) for each in extras), strict=True))
         return lambda a: self(a.reshape(-1, a.shape[-1]), b, **given).view(*a.shape[:-1], -1)
@@ -66,11 +86,22 @@ class Reference:
         return found if out is None else out.copy_(found)
 
 
+def borrowed(given: Any) -> Any:
+    """The memory of a tensor that a door was lent, which it may not export."""
+    steps = sum((extent - 1) * stride for extent, stride in zip(given.shape, given.strides, strict=True))
+    line = np.ctypeslib.as_array((ctypes.c_float * (steps + 1)).from_address(given.data_ptr()))
+    return torch.from_numpy(line).as_strided(tuple(given.shape), tuple(given.strides))
+
+
 @dataclass(eq=False)
 class Packed:
     matrix: Any
     n: int
     shape: tuple[int, ...]
+
+    @property
+    def memory(self) -> Any:
+        return viewed(np.ascontiguousarray(self.matrix))
 
 
 @pytest.fixture
@@ -347,7 +378,7 @@ class TestBackend:
         """Each is laid out once, again when it was changed, and let go with its block."""
         laid_out, pack = [], Reference.pack
         monkeypatch.setattr(Reference, "pack", lambda self, w, **how: laid_out.append(w.shape) or pack(self, w, **how))
-        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs, **how: module)
         blocks, x = [nn.Linear(8, 8) for _ in range(3)], torch.randn(3, 8)
         compiled = torch.compile(
             lambda block, x: block(x), backend="vortex", dynamic=True, options={"libraries": doubles}
@@ -369,7 +400,7 @@ class TestBackend:
         assert len(layers._constants) == kept - 1
 
     def test_threads_of_one_program_have_their_own_weights(self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs, **how: module)
         blocks = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2)]
         x, meet = torch.randn(3, 8), Barrier(2)
         compiled = torch.compile(
@@ -394,6 +425,46 @@ class TestBackend:
             for found, y in zip(pool.map(run, blocks), expected, strict=True):
                 torch.testing.assert_close(found, y)
 
+    def test_operands_of_any_strides(self, libraries: Libraries):
+        """Through Inductor: rows any distance apart, columns first, an image and a residual that lie otherwise."""
+        layer, first, second = nn.Linear(16, 8), nn.Conv2d(4, 6, 3, padding=1), nn.Conv2d(4, 6, 1)
+
+        def served(x: Any, image: Any, more: Any) -> Any:
+            return layer(x), torch.relu(first(image) + more), second(image)
+
+        x, image, more = torch.randn(3, 5, 32), torch.randn(2, 9, 7, 8), torch.randn(2, 6, 9, 7)
+        rows = x[..., 16:], x[:, ::2, :16], x.transpose(0, 1)[..., ::2], x[0, :, :16], torch.randn(16, 5).t()
+        images = image[..., :4].permute(0, 3, 1, 2), image[..., ::2].permute(0, 3, 1, 2), torch.randn(2, 4, 9, 7)
+        for place, each in enumerate(rows):
+            here, added = images[place % 3], more if place % 2 else more.contiguous(memory_format=torch.channels_last)
+            torch._dynamo.reset()
+            compiled = torch.compile(served, backend="vortex", dynamic=True, options={"libraries": libraries})
+            for found, expected in zip(compiled(each, here, added), served(each, here, added), strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("status", "error", "words"),
+        [
+            (10 | 2 << 8, OperandError, "serves needs scratch memory.*free memory"),
+            (7, ShapeError, "has another inner extent"),
+            (200, OperandError, "cannot read its input"),
+        ],
+    )
+    def test_a_refusal_is_put_into_words(
+        self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception], words: str
+    ):
+        layer, x = nn.Linear(8, 8), torch.randn(3, 8)
+        compiled = torch.compile(layer, backend="vortex", dynamic=True, options={"libraries": doubles})
+        told = [0, status, 0]
+        door = tvm_ffi.convert(lambda *_: told.pop(0))
+        monkeypatch.setattr(Reference, "door_for", lambda self, b: (door, (0, 8, 8)))
+        compiled(x)
+        with pytest.raises(error, match=words):
+            compiled(x)
+        assert compiled(x).shape == (3, 8)
+        with pytest.raises(RuntimeError, match="has no result"):
+            torch.ops.vortex.dense(x, 0)
+
     def test_one_program_is_for_all_batches_and_image_sizes(self, doubles: Libraries):
         """From the input whose extents PyTorch would take for special, a single square image: batches past what its own
         convolutions are chosen by, and more elements in a sum than what Inductor sums up in one way."""
@@ -408,7 +479,7 @@ class TestBackend:
     def test_a_model_that_asks_for_a_length_of_one_has_a_program_for_each_answer(
         self, doubles: Libraries, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs: module)
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, example_inputs, **how: module)
         layer = nn.Linear(8, 8)
 
         def asks(x: Any, causal: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vortex.conv_operands import allocated, refusal
-from vortex.conv_planner import ConvPlanner, numbers
+from vortex.conv_planner import ConvPlanner, numbers, numbers_of
 from vortex.conv_selector import DIRECT, ConvPlan, in_vectors
 from vortex.convolution import Conv2d, ConvShape, Window
 from vortex.errors import OperandError, ShapeError, UnknownNameError
@@ -105,8 +105,7 @@ class ConvKernel(ConvPlanner):
 
         For layers of networks: no gradients are looked for. `constants` are the first operands of the epilogue.
         """
-        if w.identity != self._identity or w.groups != window.groups:
-            raise self._packed_otherwise(w, window.groups)
+        self._check_packed(w, window.groups)
         where = window.stride, window.padding, window.dilation, window.groups
         convolve, described = self._conv, self._described
 
@@ -120,6 +119,13 @@ class ConvKernel(ConvPlanner):
             return out
 
         return images
+
+    def door_for(self, w: PackedFilters, window: Window) -> tuple[Any, tuple[int, ...]]:
+        """The native function (x, w.memory, out, whether channels come second, <numbers>, forms, operands of the
+        epilogue...) -> status; its numbers but for the extents of the output, its forms, and the padding at the end."""
+        self._check_packed(w, window.groups)
+        _, bottom, _, right = window.padding
+        return self._conv, (*numbers_of(w.shape, (0, 0), window), w.forms, bottom, right)
 
     def run(
         self, plan: ConvPlan, x: Any, w: Any, out: Any, *, stride: Any = None, padding: Any = None,
@@ -207,15 +213,15 @@ class ConvKernel(ConvPlanner):
             )
         return tuple(operands[name] for name in self._names)
 
-    def _packed_otherwise(self, w: PackedFilters, groups: Any) -> OperandError | ShapeError:
+    def _check_packed(self, w: PackedFilters, groups: Any) -> None:
         if w.identity != self._identity:
-            return OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
-        told = self.operator.window(groups=groups).groups
-        return ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
+            raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
+        if w.groups != groups:
+            told = self.operator.window(groups=groups).groups
+            raise ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
 
     def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
-        if w.identity != self._identity or w.groups != (self._groups if groups is None else groups):
-            raise self._packed_otherwise(w, groups)
+        self._check_packed(w, self._groups if groups is None else groups)
         given = getattr(x, "shape", None)
         if given is None:
             raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")

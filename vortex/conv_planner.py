@@ -9,7 +9,7 @@ import numpy as np
 from vortex import operators
 from vortex.conv_explain import ConvExplanation, explain, plans
 from vortex.conv_selector import DIRECT, FAMILIES, ConvPlan, ConvSelector, Family, family_of, tallest
-from vortex.convolution import Conv2d, ConvShape
+from vortex.convolution import Conv2d, ConvShape, Window
 from vortex.explain import Explanation
 from vortex.library import Library
 from vortex.native import native_module
@@ -22,9 +22,13 @@ from vortex.winograd_selector import TILES
 
 def numbers(shape: ConvShape) -> tuple[int, ...]:
     """What the door is told, in the order of runtime/conv_door.c."""
-    where = shape.window
-    extents = shape.filters, shape.kernel_h, shape.kernel_w, shape.out_h, shape.out_w
-    return (*extents, *where.stride, where.padding[0], where.padding[2], *where.dilation, where.groups)
+    return numbers_of(shape.weights, (shape.out_h, shape.out_w), shape.window)
+
+
+def numbers_of(weights: tuple[int, int, int, int], out: tuple[int, int], where: Window) -> tuple[int, ...]:
+    """The same of weights OIHW and an output of this height and width."""
+    filters, _, *taps = weights
+    return (filters, *taps, *out, *where.stride, where.padding[0], where.padding[2], *where.dilation, where.groups)
 
 
 class ConvPlanner:

@@ -230,6 +230,10 @@ class GemmKernel(Planner):
 
         return rows
 
+    def door_for(self, b: PackedOperand) -> tuple[Any, tuple[int, int, int]]:
+        """The native function (a, b.memory, out, flags, n, k, operands of the epilogue...) -> status; its numbers."""
+        return self._gemm_packed, (self._flags_with(b, 0), b.n, b.k)
+
     def pack(self, b: Any, *, transpose: bool = False) -> PackedOperand:
         """Lay a constant `b` ([k, n], or [n, k] with `transpose`) out for this library; use it with any m."""
         refuse_gradients(b, names=("b",))

@@ -9,8 +9,10 @@ import torch
 
 from vortex.convolution import ConvShape, Window
 from vortex.errors import ShapeError
+from vortex.operands import viewed
 from vortex.torch.layers import Constants, Layer, Serving
 from vortex.torch.libraries import Finish, Libraries
+from vortex.torch.program import LayerCall
 
 
 class Convolution(Layer):
@@ -75,6 +77,11 @@ class Convolution(Layer):
                 return convolve(x.contiguous(memory_format=torch.channels_last), *added)
 
         return serve
+
+    def call(self, constants: Constants) -> LayerCall:
+        door, numbers = self.kernel.door_for(constants.weight, self.window)
+        bias = [] if constants.bias is None else [viewed(constants.bias)]
+        return LayerCall(door, [constants.weight.memory, *bias], numbers)
 
 
 def _channels_last(shape: ConvShape) -> torch.Tensor:

@@ -14,9 +14,17 @@ from vortex.torch.extents import Opening
 from vortex.torch.graph import rewrite
 from vortex.torch.libraries import NATIVE, Libraries
 from vortex.torch.openmp import share_threads
+from vortex.torch.program import SHIMS, native
 
 log = logging.getLogger(__name__)
 OPTIONS = ("libraries",)
+IN_CPP = {
+    "cpp_wrapper": True,
+    "aot_inductor.custom_ops_to_c_shims": {
+        getattr(torch.ops.vortex, name).default: [shim] for name, shim in SHIMS.items()
+    },
+}
+"""Options of Inductor: what runs between kernels is C++ as well, and calls layers as functions of C."""
 
 
 def backend(
@@ -37,9 +45,10 @@ def backend(
     from torch._inductor.compile_fx import compile_fx
 
     share_threads()
+    native()
     served = rewrite(module, libraries)
     log.info("served: %s", dict(served.counts))
-    return served.program(compile_fx(module, list(example_inputs)))
+    return served.program(compile_fx(module, list(example_inputs), config_patches=IN_CPP))
 
 
 OPENING = Opening(backend)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,58 +15,17 @@ from vortex.batch_operands import MOST_RANK
 from vortex.convolution import Window, window
 from vortex.errors import DtypeError
 from vortex.torch import patterns
-from vortex.torch.bindings import Bindings
 from vortex.torch.convolutions import Convolution
-from vortex.torch.layers import Dense, Layer
+from vortex.torch.layers import Dense
 from vortex.torch.libraries import Finish, Libraries
 from vortex.torch.merge import beside_each_other, to_heads
-from vortex.torch.operators import matmul_of, numbered, running
+from vortex.torch.operators import matmul_of
 from vortex.torch.patterns import argument, is_constant, only_user, rank, same_extents, value
+from vortex.torch.served import Served
 
 WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 """The further arguments of a convolution, in their order."""
 ACTIVATIONS = {"relu": patterns.RELU, "silu": patterns.SILU, "gelu": patterns.GELU}
-
-
-@dataclass
-class Served:
-    """What became of a graph."""
-
-    module: GraphModule
-    layers: dict[int, tuple[Layer, list[int | torch.Tensor]]] = field(default_factory=dict)
-    """By number; constants are arguments of the graph, by their places, or its own."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """Nodes of each kind, with their epilogue."""
-
-    def add(self, kind: str, layer: Layer, constants: list[Node]) -> int:
-        """The number by which the graph calls a layer."""
-        given = [self.places[x] if x in self.places else attrgetter(x.target)(self.module) for x in constants]
-        number = numbered(layer)
-        self.layers[number] = layer, given
-        parts = (f"of {layer.parts}",) if layer.parts > 1 else ()
-        self.counts[" ".join((kind, *layer.finish, *parts))] += 1
-        return number
-
-    @cached_property
-    def places(self) -> dict[Node, int]:
-        """Of the arguments of the graph."""
-        inputs = (node for node in self.module.graph.nodes if node.op == "placeholder")
-        return {node: place for place, node in enumerate(inputs)}
-
-    def program(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The graph as it was compiled, with its layers bound to the constants that it is called with."""
-        given = [constant for _, constants in self.layers.values() for constant in constants]
-        bindings = Bindings({number: (layer, len(constants)) for number, (layer, constants) in self.layers.items()})
-
-        def run(*arguments: Any) -> Any:
-            before = running.layers
-            running.layers = bindings([arguments[one] if type(one) is int else one for one in given])
-            try:
-                return compiled(*arguments)
-            finally:
-                running.layers = before
-
-        return run
 
 
 def rewrite(module: GraphModule, libraries: Libraries) -> Served:
@@ -213,10 +169,13 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served, done: s
     layer = Convolution(libraries, one.words, one.where, shapes, one.has_bias, one.epsilon)
     number = served.add("convolution", layer, [constant for each in group for constant in each.constants])
     if len(group) == 1:
-        _replace(one.last, torch.ops.vortex.convolution.default, (x, one.residual, number))
+        if one.residual is None:
+            _replace(one.last, torch.ops.vortex.convolve.default, (x, number))
+        else:
+            _replace(one.last, torch.ops.vortex.convolve_added.default, (x, one.residual, number))
         return
     with node.graph.inserting_before(node):
-        everything = node.graph.call_function(torch.ops.vortex.convolution.default, (x, None, number))
+        everything = node.graph.call_function(torch.ops.vortex.convolve.default, (x, number))
     for each, first in zip(group, accumulate((shape[0] for shape in shapes), initial=0), strict=False):
         _replace(each.last, torch.narrow, (everything, 1, first, each.filters[0]))
 

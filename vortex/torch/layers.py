@@ -12,15 +12,16 @@ import torch
 from vortex.errors import ShapeError
 from vortex.operands import viewed
 from vortex.torch.libraries import Finish, Libraries
+from vortex.torch.program import LayerCall
 
 Stamp = tuple[int, int]
 Serving = Callable[..., torch.Tensor]
 """A layer with its constants: called with x, and with a residual where the epilogue adds one."""
 
 
-def stamp(tensor: torch.Tensor) -> Stamp:
-    """Changes when the values may have: where they are, and how often they were written to."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+def stamps_of(tensors: Sequence[torch.Tensor]) -> list[Stamp]:
+    """Each changes when the values may have: where they are, and how often they were written to."""
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,11 @@ class Layer:
         raise NotImplementedError
 
     def serving(self, constants: Constants) -> Serving:
-        """What computes the layer with these constants."""
+        """What computes the layer with these constants, in Python."""
+        raise NotImplementedError
+
+    def call(self, constants: Constants) -> LayerCall:
+        """The same for C: of one input, and of a residual where the epilogue adds one."""
         raise NotImplementedError
 
 
@@ -98,3 +103,9 @@ class Dense(Layer):
                 return rows(x.contiguous())
 
         return multiply
+
+    def call(self, constants: Constants) -> LayerCall:
+        door, numbers = self.kernel.door_for(constants.weight)
+        return LayerCall(
+            door, [constants.weight.memory, *([] if constants.bias is None else [constants.bias])], numbers
+        )

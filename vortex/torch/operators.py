@@ -1,11 +1,8 @@
-"""The operators that stand in PyTorch's graphs, and what they do: find their layer by its number, and call it."""
+"""The operators that stand in PyTorch's graphs. Layers are called by number, from C (`runtime/torch_layers.c`)."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,24 +10,17 @@ import torch
 
 from vortex.torch import pools
 from vortex.torch.convolutions import Convolution
-from vortex.torch.layers import Dense, Layer, Serving
+from vortex.torch.layers import Dense, Layer
 from vortex.torch.libraries import Libraries
 
-
-class Running(threading.local):
-    """Of the program that a thread runs, each layer with its constants, by number."""
-
-    layers: Mapping[int, Serving] = MappingProxyType({})
-
-
-running = Running()
 _numbers = count()
 _layers: WeakValueDictionary[int, Layer] = WeakValueDictionary()
 _products: dict[int, Any] = {}
 
 _library = torch.library.Library("vortex", "DEF")
 _library.define("dense(Tensor x, int layer) -> Tensor")
-_library.define("convolution(Tensor x, Tensor? residual, int layer) -> Tensor")
+_library.define("convolve(Tensor x, int layer) -> Tensor")
+_library.define("convolve_added(Tensor x, Tensor residual, int layer) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
 _library.define("average(Tensor x, int height, int width) -> Tensor")
 _library.define("total(Tensor x, int[] axes, bool kept, bool mean) -> Tensor")
@@ -54,26 +44,21 @@ def matmul_of(libraries: Libraries) -> int:
     return number
 
 
-def _dense(x: torch.Tensor, layer: int) -> Any:
-    return running.layers[layer](x)
-
-
 def _dense_shape(x: torch.Tensor, layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Dense)
     return x.new_empty((*x.shape[:-1], found.columns))
 
 
-def _convolution(x: torch.Tensor, residual: Any, layer: int) -> Any:
-    serving = running.layers[layer]
-    return serving(x) if residual is None else serving(x, residual)
-
-
-def _convolution_shape(x: torch.Tensor, residual: Any, layer: int) -> Any:
+def _convolution_shape(x: torch.Tensor, layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Convolution)
     shape = found.extents(x.shape)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _added_shape(x: torch.Tensor, residual: torch.Tensor, layer: int) -> Any:
+    return _convolution_shape(x, layer)
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
@@ -85,13 +70,15 @@ def _matmul_shape(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]))
 
 
-for _name, _run, _shape in (
-    ("dense", _dense, _dense_shape),
-    ("convolution", _convolution, _convolution_shape),
-    ("matmul", _matmul, _matmul_shape),
-    ("average", pools.average, pools.average_shape),
-    ("total", pools.total, pools.total_shape),
-):
+for _name, _run in (("matmul", _matmul), ("average", pools.average), ("total", pools.total)):
     _library.impl(_name, _run, "CPU")
+for _name, _shape in (
+    ("dense", _dense_shape),
+    ("convolve", _convolution_shape),
+    ("convolve_added", _added_shape),
+    ("matmul", _matmul_shape),
+    ("average", pools.average_shape),
+    ("total", pools.total_shape),
+):
     _library.impl(_name, torch.library.fallthrough_kernel, "AutogradCPU")  # no gradients: the backend has refused them
     torch.library.register_fake(f"vortex::{_name}", _shape, lib=_library)

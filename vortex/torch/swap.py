@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from vortex.convolution import window
 from vortex.errors import DeviceError, DtypeError, OperandError
 from vortex.torch.bindings import Bindings
 from vortex.torch.convolutions import Convolution
-from vortex.torch.layers import Dense
+from vortex.torch.layers import Constants, Dense, Layer, Serving
 from vortex.torch.libraries import NATIVE, Libraries
 from vortex.torch.openmp import share_threads
 
@@ -26,6 +26,12 @@ def _refuse_gradients(x: torch.Tensor, weight: torch.Tensor) -> None:
         )
 
 
+def _alone(layers: Mapping[int, tuple[Layer, Constants]]) -> Serving:
+    """The one layer of a module, for Python."""
+    layer, constants = layers[0]
+    return layer.serving(constants)
+
+
 class ServedLinear(nn.Module):
     """A linear layer whose product a library computes; parameters have the names that they had."""
 
@@ -33,12 +39,12 @@ class ServedLinear(nn.Module):
         super().__init__()
         self.weight, self.bias = given.weight, given.bias
         layer = Dense(libraries, ("bias",) if self.bias is not None else (), turned, given.weight.shape)
-        self.bindings = Bindings({0: (layer, 1 if self.bias is None else 2)})
+        self.bindings = Bindings({0: (layer, 1 if self.bias is None else 2)}, _alone)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [..., k]; raises OperandError where gradients are wanted."""
         _refuse_gradients(x, self.weight)
-        return self.bindings((self.weight,) if self.bias is None else (self.weight, self.bias))[0](x)
+        return self.bindings((self.weight,) if self.bias is None else (self.weight, self.bias))(x)
 
 
 class Folded(nn.Module):
@@ -66,14 +72,14 @@ class ServedConvolution(nn.Module):
         words = ("bias",) * (folded is not None or given.bias is not None) + ("relu",) * relu
         where = window(given.stride, given.padding, given.dilation, given.groups)
         layer = Convolution(libraries, words, where, [given.weight.shape], given.bias is not None, epsilon)
-        self.bindings = Bindings({0: (layer, len(self._constants()))})
+        self.bindings = Bindings({0: (layer, len(self._constants()))}, _alone)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [batch, channels, height, width], or without a batch; raises OperandError where gradients are wanted."""
         _refuse_gradients(x, self.weight)
         if x.ndim == 3:
             return self.forward(x[None])[0]
-        return self.bindings(self._constants())[0](x)
+        return self.bindings(self._constants())(x)
 
     def _constants(self) -> list[torch.Tensor]:
         (folded,) = self.folded
