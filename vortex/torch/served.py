@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -15,6 +16,7 @@ from torch.fx import GraphModule, Node
 from vortex.torch.bindings import Bindings
 from vortex.torch.layers import Constants, Layer
 from vortex.torch.operators import numbered
+from vortex.torch.patterns import is_constant
 from vortex.torch.program import Program, native, refusal
 
 
@@ -43,8 +45,25 @@ class Served:
         inputs = (node for node in self.module.graph.nodes if node.op == "placeholder")
         return {node: place for place, node in enumerate(inputs)}
 
-    def program(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The graph as it was compiled, with its layers bound to the constants that it is called with."""
+    def without_constants(self) -> tuple[GraphModule, list[int]]:
+        """The graph without what layers alone use of its arguments, and which of them it still has.
+
+        A copy: Dynamo passes what its own has.
+        """
+        graph = deepcopy(self.module.graph)
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        unused = {place for place, node in enumerate(inputs) if is_constant(node) and not node.users}
+        for place in unused:
+            graph.erase_node(inputs[place])
+        return GraphModule(self.module, graph), [place for place in range(len(inputs)) if place not in unused]
+
+    def program(self, compile: Callable[[GraphModule, list[int]], Callable[..., Any]]) -> Callable[..., Any]:
+        """What `compile` makes of the graph and the places of its arguments, for all that it had.
+
+        Its layers are bound to the constants that it is called with.
+        """
+        graph, places = self.without_constants()
+        compiled = compile(graph, places)
         given = [constant for _, constants in self.layers.values() for constant in constants]
         layers = {number: (layer, len(constants)) for number, (layer, constants) in self.layers.items()}
         bindings, begin = Bindings(layers, _called), native().vortex_run
@@ -53,7 +72,7 @@ class Served:
             program = bindings([arguments[one] if type(one) is int else one for one in given])
             before = begin(program.address)
             try:
-                return compiled(*arguments)
+                return compiled(*[arguments[place] for place in places])
             except RuntimeError as error:
                 if (refused := refusal()) is not None:
                     raise refused from error
