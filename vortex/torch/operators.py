@@ -1,4 +1,4 @@
-"""The operators that stand in PyTorch's graphs. Layers are called by number, from C (`runtime/torch_layers.c`)."""
+"""The operators that stand in PyTorch's graphs. Layers are called by number, from C (`vortex/torch/layers.c`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers as C finds them: what `runtime/torch_layers.c` is told of the program that a thread runs."""
+"""Layers as C finds them: what `vortex/torch/layers.c` is told of the program that a thread runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vortex.codegen.link import RUNTIME, link
+from vortex.codegen.link import link
 from vortex.errors import OperandError, ToolchainError, VortexError
 from vortex.native import light_tvm_ffi
 from vortex.operands import REASONS
@@ -24,11 +24,11 @@ SHIMS = {
     "convolve_added": "AOTITorchError aoti_torch_cpu_convolve_added("
     "AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle *)",
 }
-"""The operators that torch_layers.c has, and how Inductor is to declare them."""
+"""The operators that layers.c has, and how Inductor is to declare them."""
 
 
 class LayerCall(ctypes.Structure):
-    """A door with what it is told at every call: `layer` of torch_layers.c."""
+    """A door with what it is told at every call: `layer` of layers.c."""
 
     _fields_ = (
         ("door", ctypes.c_void_p),
@@ -45,7 +45,7 @@ class LayerCall(ctypes.Structure):
 
 
 class Program(ctypes.Structure):
-    """Layers by number: `program` of torch_layers.c."""
+    """Layers by number: `program` of layers.c."""
 
     _fields_ = (("first", ctypes.c_int64), ("count", ctypes.c_int64), ("layers", ctypes.c_void_p))
 
@@ -67,15 +67,20 @@ def native() -> ctypes.CDLL:
     headers = Path(light_tvm_ffi().libinfo.find_include_path())
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         path = Path(folder) / "torch_layers.so"
-        link(path, [torch_library], [RUNTIME / "torch_layers.c"], [headers])
-        code = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        link(path, [torch_library], [Path(__file__).with_name("layers.c")], [headers])
+        try:
+            code = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise _unsuited(str(error)) from error
     code.vortex_run.restype, code.vortex_run.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     code.vortex_status.restype = ctypes.c_int64
     if code.vortex_register():
-        raise ToolchainError(
-            f"PyTorch {torch.__version__} does not take operators in C; expected 2.5 or later; upgrade it"
-        )
+        raise _unsuited("it does not take operators in C")
     return code
+
+
+def _unsuited(why: str) -> ToolchainError:
+    return ToolchainError(f"PyTorch {torch.__version__} cannot call layers in C ({why}); tested is 2.13; install that")
 
 
 def refusal() -> VortexError | None:
