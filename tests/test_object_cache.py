@@ -10,6 +10,7 @@ import pytest
 
 import vortex
 from vortex.cache import Cache, object_files
+from vortex.codegen import link
 from vortex.codegen.emission import Emission
 from vortex.codegen.object_cache import ObjectCache
 from vortex.operators import Gemm, relu
@@ -87,6 +88,25 @@ class TestObjects:
             ObjectCache(cache.files, "other sources").key(write, *about),
         }
         assert len(keys) == 8 and cache.key(partial(bound, 1), *about) in keys
+
+
+@needs.a_compiler
+def test_the_runtime_is_compiled_once_for_each_way(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What a library alone has is compiled with it."""
+    own, compiled, run = tmp_path / "own.c", [], link._run
+    own.write_text("int own;")
+
+    def seen(command: list[str]) -> None:
+        compiled.extend(Path(each).name for each in command[-1:] if "-c" in command)
+        run(command)
+
+    monkeypatch.setattr(link, "_run", seen)
+    for defines in ((), (), ("VX_TOLD=1",)):
+        link.link(tmp_path / "library.so", [], [own, link.RUNTIME / "threads.c"], defines=defines, cache=cache)
+        assert b"vx_parallel" in (tmp_path / "library.so").read_bytes()
+    assert sorted(compiled) == ["own.c"] * 3 + ["threads.c"] * 2
+    link.link(tmp_path / "library.so", [], [link.RUNTIME / "threads.c"])
+    assert compiled[-1] == "threads.c", "without a cache"
 
 
 def divide(what: object, lanes: int, llvm_cpu: str, path: Path) -> None:

@@ -119,7 +119,9 @@ def compile(
     begins = bool(parts.prologue)
     addition = conv_addition(selector, shapes, hardware, begins) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
-    binary = emit_library(selector, [*objects, price.object], parts, hardware.llvm_cpu, folder, started, addition)
+    binary = emit_library(
+        selector, [*objects, price.object], parts, hardware.llvm_cpu, folder, started, addition, cache
+    )
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,

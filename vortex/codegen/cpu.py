@@ -23,6 +23,7 @@ from vortex.codegen.cpu_streamed import streamed_table
 from vortex.codegen.cpu_words_objects import word_defines, word_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
+from vortex.codegen.object_cache import ObjectCache
 from vortex.codegen.selector import padded_columns
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Store
@@ -176,9 +177,9 @@ class Addition:
 
 def emit_library(
     selector: Selector, objects: Sequence[Path], parts: Parts, llvm_cpu: str, folder: Path, least_parallel: float,
-    addition: Addition = Addition(),
+    addition: Addition = Addition(), cache: ObjectCache | None = None,
 ) -> Path:  # fmt: skip
-    """Link micro-kernels, nests, the cost and the runtime into one shared library."""
+    """Link micro-kernels, nests, the cost and the runtime, perhaps from `cache`, into one shared library."""
     blocks = -(-len(selector.strategies) // selector.lanes)
     more, table, library = folder / "more_costs.o", folder / "table.c", folder / "library.so"
     if addition.costs:
@@ -192,5 +193,5 @@ def emit_library(
     sizes = f"VX_BLOCKS={blocks}", f"VX_PRICED={blocks * selector.lanes}"
     defines = [*sizes, *(word_defines(words) if words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
-    link(library, objects, [table, *sources], [headers], defines)
+    link(library, objects, [table, *sources], [headers], defines, cache)
     return library

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
+from vortex.codegen.object_cache import ObjectCache
 from vortex.errors import ToolchainError
 
 RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
@@ -31,14 +32,25 @@ def link(
     sources: Sequence[Path],
     includes: Sequence[Path] = (),
     defines: Sequence[str] = (),
+    cache: ObjectCache | None = None,
 ) -> None:
-    """Compile `sources`, as many at a time as there are cores, and link everything into the shared library `target`."""
+    """Compile `sources`, as many at a time as there are cores, and link everything into the shared library `target`.
+
+    Those of `runtime/` may come from `cache`.
+    """
     compiler, folder = c_compiler(), target.parent
+    status = os.stat(compiler)
     given = [*(f"-I{include}" for include in (RUNTIME, *includes)), *(f"-D{name}" for name in defines)]
 
     def compiled(place: int, source: Path) -> Path:
         path = folder / f"{target.stem}_{place}.o"
+        kept = cache if source.parent == RUNTIME else None
+        key = kept.key(link, source.name, given, compiler, status.st_size, status.st_mtime_ns) if kept else ""
+        if kept and kept.take(key, path):
+            return path
         _run([compiler, "-O2", "-std=gnu11", "-fPIC", "-pthread", *given, "-c", "-o", str(path), str(source)])
+        if kept:
+            kept.keep(key, path)
         return path
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
