@@ -17,7 +17,7 @@ demo: $(VENV)/installed ## a BERT layer over 24 sequence lengths against NumPy: 
 	$(BIN)/vortex demo
 
 test: $(VENV)/installed ## all tests that this machine can run
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 emulate: $(VENV)/installed ## kernels of other machines: of GPUs thread by thread on this CPU, of AVX-512 by AVX2
 	$(BIN)/python -m pytest -m emulate

@@ -30,6 +30,13 @@ CORES = os.sched_getaffinity(0)
 """That this process may use, before anything of vortex has run."""
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before processes share the cores: what is measured of this machine, and the library that most tests call."""
+    several = session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput")
+    if several and {"avx2", "fma"} <= cpu_flags():
+        vortex.compile("gemm", hw="native")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that load the fake driver come last: it stays in the process, where NVRTC and detection would find it."""
     late = {item.path for item in items if "stub_driver" in getattr(item, "fixturenames", ())}
