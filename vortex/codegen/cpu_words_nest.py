@@ -28,7 +28,7 @@ LOAD_B = ("none", "interleave", "turn")
 
 
 def word_dispatch(tiles: Sequence[WordTile], words: WordFormat) -> tirx.PrimFunc:
-    """`vortex_l0_words(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile."""
+    """`vortex_l0_words(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that tile; AMX asks for rows."""
     pointers, integers = ("a", "b", "c", "start"), ("depth", "lda", "ldb", "ldc")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
@@ -39,15 +39,17 @@ def word_dispatch(tiles: Sequence[WordTile], words: WordFormat) -> tirx.PrimFunc
         *(tirx.Var(name, "int32") for name in ("last", "mode", "flip")),
         *ahead,
     ]
-    height = max(tile.rows for tile in tiles) + 1
+    if words.tiles:
+        high, given = tirx.truncdiv(rows + (ROWS - 1), ROWS), [rows, *arguments]
+        kernels = [(kernel.symbol, kernel.tall, kernel.wide) for kernel in placements(tiles)]
+    else:
+        high, given = rows, arguments
+        kernels = [(tile.symbol, tile.rows, tile.vectors) for tile in tiles]
+    height = max(tall for _, tall, _ in kernels) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
-    for kernel in reversed(placements(tiles) if words.tiles else []):
-        call = tirx.Evaluate(tirx.call_extern("int32", kernel.symbol, rows, *arguments))
-        tall = tirx.truncdiv(rows + (ROWS - 1), ROWS)
-        body = tirx.IfThenElse(vectors * height + tall == kernel.wide * height + kernel.tall, call, body)
-    for tile in reversed(tiles if not words.tiles else []):
-        call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
-        body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
+    for symbol, tall, wide in reversed(kernels):
+        call = tirx.Evaluate(tirx.call_extern("int32", symbol, *given))
+        body = tirx.IfThenElse(vectors * height + high == wide * height + tall, call, body)
     return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", DISPATCH_SYMBOL)
 
 
