@@ -105,7 +105,8 @@ class ConvKernel(ConvPlanner):
 
         For layers of networks: no gradients are looked for. `constants` are the first operands of the epilogue.
         """
-        self._check_packed(w, window.groups)
+        if w.identity != self._identity or w.groups != window.groups:
+            raise self._packed_otherwise(w, window.groups)
         where = window.stride, window.padding, window.dilation, window.groups
         convolve, described = self._conv, self._described
 
@@ -123,7 +124,8 @@ class ConvKernel(ConvPlanner):
     def door_for(self, w: PackedFilters, window: Window) -> tuple[Any, tuple[int, ...]]:
         """The native function (x, w.memory, out, whether channels come second, <numbers>, forms, operands of the
         epilogue...) -> status; its numbers but for the extents of the output, its forms, and the padding at the end."""
-        self._check_packed(w, window.groups)
+        if w.identity != self._identity or w.groups != window.groups:
+            raise self._packed_otherwise(w, window.groups)
         _, bottom, _, right = window.padding
         return self._conv, (*numbers_of(w.shape, (0, 0), window), w.forms, bottom, right)
 
@@ -213,15 +215,15 @@ class ConvKernel(ConvPlanner):
             )
         return tuple(operands[name] for name in self._names)
 
-    def _check_packed(self, w: PackedFilters, groups: Any) -> None:
+    def _packed_otherwise(self, w: PackedFilters, groups: Any) -> OperandError | ShapeError:
         if w.identity != self._identity:
-            raise OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
-        if w.groups != groups:
-            told = self.operator.window(groups=groups).groups
-            raise ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
+            return OperandError(f"w {w!r} was packed by another library; pack it again with this library's pack()")
+        told = self.operator.window(groups=groups).groups
+        return ShapeError(f"groups={told}, but w was packed for groups={w.groups}; pack it again or pass those")
 
     def _checked(self, x: Any, w: PackedFilters, stride: Any, padding: Any, dilation: Any, groups: Any) -> Described:
-        self._check_packed(w, self._groups if groups is None else groups)
+        if w.identity != self._identity or w.groups != (self._groups if groups is None else groups):
+            raise self._packed_otherwise(w, groups)
         given = getattr(x, "shape", None)
         if given is None:
             raise OperandError(f"x is a {type(x).__name__}; expected a tensor; {REASONS[0][2]}")

@@ -1,6 +1,7 @@
 /* The door of products: what Python calls through tvm-ffi. Every operand is checked here, once; a refusal is a number that Python turns
  * into words. */
 #include "arrays.h"
+#include "fold.h"
 #include "opened.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
@@ -9,7 +10,6 @@
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
-#define MOST_RANK 8 /* of an A whose axes before the last are all rows */
 #define UNREAD -1   /* no refusal: the caller has another way; mirrored by launcher.UNREAD */
 
 static int read_a(const TVMFFIAny *value, matrix *out, int32_t *flip) {
@@ -112,27 +112,6 @@ EXPORT int __tvm_ffi_gemm(void *self, const TVMFFIAny *args, int32_t count, TVMF
   int refused = vx_open_call(args, args + 4, count - 4, args[3].v_int64, 0, 0, 0, &call);
   if (refused) return answer(result, refused);
   return answer(result, run(&call));
-}
-
-/* [..., k] as the matrix of its rows, in `room` for its extents and strides; not where those are no constant distance apart. */
-static int fold(const DLTensor *t, DLTensor *flat, int64_t *room) {
-  int64_t rows = 1, apart = 0, next = 0, last = t->ndim - 1;
-  if (last < 1 || t->ndim > MOST_RANK) return 0;
-  for (int64_t axis = 0; axis < last; axis++) rows *= t->shape[axis];
-  for (int64_t axis = last - 1, dense = t->shape[last]; axis >= 0 && rows; dense *= t->shape[axis--]) {
-    int64_t stride = t->strides ? t->strides[axis] : dense;
-    if (t->shape[axis] == 1) continue;
-    if (apart && stride != next) return 0;
-    if (!apart) apart = stride;
-    next = stride * t->shape[axis];
-  }
-  const int64_t shape[] = {rows, t->shape[last], apart ? apart : t->shape[last], t->strides ? t->strides[last] : 1};
-  for (int i = 0; i < 4; i++) room[i] = shape[i];
-  *flat = *t;
-  flat->ndim = 2;
-  flat->shape = room;
-  flat->strides = room + 2;
-  return 1;
 }
 
 /* The result in a tensor of the kind of `a`, of which tvm-ffi knows how one is made; else the refusal. */

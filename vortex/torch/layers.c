@@ -3,7 +3,7 @@
  * (`vortex.torch.program`); here one is found by its number, its result is made, and a door of its library called.
  *
  * Of PyTorch these functions of its stable C interface are called (torch/csrc/inductor/aoti_torch/c/shim.h). */
-#include "values.h"
+#include "fold.h"
 #include "refusals.h"
 
 typedef struct tensor_object *tensor;
@@ -25,7 +25,7 @@ int32_t aoti_torch_library_init_impl(const char *, const char *, const char *, u
 int32_t aoti_torch_library_impl(library, const char *, void (*)(argument *, uint64_t, uint64_t));
 void aoti_torch_check(_Bool, const char *, const char *, uint32_t, const char *);
 
-enum { MOST_RANK = 8, MOST_CONSTANTS = 2, MOST_NUMBERS = 15 };
+enum { MOST_CONSTANTS = 2, MOST_NUMBERS = 15 };
 /* Of a product (door.c). */
 enum { FLAGS = 0, COLUMNS, DEPTH };
 /* Of a convolution (conv_door.c), and the padding below and to the right. */
@@ -117,25 +117,9 @@ static void channels_last(const int64_t *shape, int64_t *strides) {
   strides[1] = 1, strides[3] = steps(shape[1]), strides[2] = strides[3] * steps(shape[3]), strides[0] = strides[2] * steps(shape[2]);
 }
 
-/* All axes but the last as one of rows, in `room` for extents and strides; 0 where they are no constant distance apart. */
-static int fold(DLTensor *t, int64_t *room) {
-  int64_t rows = 1, apart = 0, next = 0, last = t->ndim - 1;
-  for (int64_t axis = 0; axis < last; axis++) rows *= t->shape[axis];
-  for (int64_t axis = last - 1; axis >= 0 && rows; axis--) {
-    if (t->shape[axis] == 1) continue;
-    if (apart && t->strides[axis] != next) return 0;
-    if (!apart) apart = t->strides[axis];
-    next = t->strides[axis] * t->shape[axis];
-  }
-  const int64_t folded[] = {rows, t->shape[last], apart ? apart : t->shape[last], t->strides[last]};
-  for (int i = 0; i < 4; i++) room[i] = folded[i];
-  t->ndim = 2, t->shape = room, t->strides = room + 2;
-  return 1;
-}
-
 /* x [..., k] -> [..., n]; nothing is added. What becomes of it stands in `status`. */
 static tensor multiplied(tensor x, tensor residual, const layer *l) {
-  DLTensor a, c;
+  DLTensor a, c, rows, sums;
   int64_t shape[MOST_RANK], strides[MOST_RANK], of_a[4], of_c[4];
   if (!view(x, &a) || a.ndim < 2) return NULL;
   int64_t rank = a.ndim;
@@ -143,12 +127,12 @@ static tensor multiplied(tensor x, tensor residual, const layer *l) {
   dense(rank, shape, strides);
   tensor out = made(rank, shape, strides, &c), copy = NULL;
   if (!out) return NULL;
-  fold(&c, of_c);
+  fold(&c, &sums, of_c);
   for (int tries = 0; tries < 2; tries++) {
-    if (fold(&a, of_a)) {
-      const TVMFFIAny values[] = {borrowed(&a),
+    if (fold(&a, &rows, of_a)) {
+      const TVMFFIAny values[] = {borrowed(&rows),
                                   constant(l->constants[0]),
-                                  borrowed(&c),
+                                  borrowed(&sums),
                                   integer(l->numbers[FLAGS]),
                                   integer(l->numbers[COLUMNS]),
                                   integer(l->numbers[DEPTH]),
@@ -156,7 +140,7 @@ static tensor multiplied(tensor x, tensor residual, const layer *l) {
       call(l, values, 6 + (int32_t)l->operands);
       if (status != REFUSE(BAD_STRIDES, 0)) break;
     }
-    if (copy || !view(x, &a)) break;
+    if (copy) break;
     dense(rank, a.shape, strides);
     if (!(copy = copied(x, &a, strides))) break;
   }
