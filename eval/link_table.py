@@ -60,7 +60,7 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
         kept = ObjectCache(object_files(), makers())
         with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers, kept) as emission:
             tasks = product_tasks(shapes, parts)
-            every = [*tasks.measured, *tasks.rest, *nest_tasks(strategies, parts)]
+            every = [*tasks.measured, *tasks.rest, *nest_tasks(strategies, parts, manifest.lanes)]
             objects = emission.start(every).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
         rates, table, cpu = selector.rates, selector.table, hardware.llvm_cpu

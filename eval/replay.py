@@ -24,7 +24,9 @@ PICOSECONDS = 1e12
 ALWAYS_LOW = 1.0
 """`Rates.narrow_rows` of libraries that were recorded before register tiles grew in narrow products,"""
 NEVER_PAST = 1e30
-"""and `Rates.outer_bytes` of those that were before outputs went past the caches."""
+"""`Rates.outer_bytes` of those that were before outputs went past the caches,"""
+NONE_KEPT = 0.0
+"""and `Rates.kept` of those that were before row tiles kept panels of a plain B."""
 SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
 
 
@@ -46,6 +48,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
     library |= {
         "narrow_rows": manifest.rates.narrow_rows,
         "outer_bytes": manifest.rates.outer_bytes,
+        "kept": manifest.rates.kept,
         "panel": manifest.panel,
         "strategies": [_flat(strategy) for strategy in manifest.strategies],
     }
@@ -65,7 +68,7 @@ def selector_of(library: dict[str, Any]) -> Selector:
         for l0, l1, stage in library["strategies"]
     )
     spec = spec_from(library["hardware"], "a recording")
-    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST}
+    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "kept": NONE_KEPT}
     known = replace(rates(spec, profile), **{name: library.get(name, old) for name, old in of_kernels.items()})
     return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"])
 

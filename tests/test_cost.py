@@ -23,6 +23,8 @@ SPECS = st.sampled_from([spec.name for spec in cpus()])
 EXTENTS = st.integers(1, 6000)
 STRIDE = 100_003
 """Elements between rows, prime: growing an extent then moves no row start into or out of a cache conflict."""
+FEW_ROWS = 9
+"""Of which no register tile keeps a panel of B."""
 ONE_TASK = Grid(1, 1)
 ROUNDING = 1e-5
 EFFECT = 0.1
@@ -197,7 +199,8 @@ def test_a_wide_tile_grows_in_a_narrow_product(name):
         rows = max(wide.l0.m, min(rows, load_spec(name).memories[0].ways - 1))
         made = replace(wide, l0=replace(wide.l0, m=rows, n=2 * one.lanes))
         pair = replace(one, strategies=(wide, made))
-        grown, native = pair.costs(shape(5000, 2 * one.lanes, 100), ONE_TASK, 1).terms()["compute"]
+        turned = Shape(5000, 2 * one.lanes, 100, OperandB.TRANSPOSED)  # of a plain B the native one keeps its panel
+        grown, native = pair.costs(turned, ONE_TASK, 1).terms()["compute"]
         assert grown == pytest.approx(native, rel=1e-5)
         grows += rows > wide.l0.m
     assert grows
@@ -242,7 +245,7 @@ def test_rows_that_crowd_l2_are_taken_in_steps_that_it_keeps(name):
     assert deep
 
     def steps(lda: int, ldb: int, a_is_col: bool = False) -> dict[int, float]:
-        at = Shape(64, 80, 2 * rows, OperandB.PLAIN, a_is_col=a_is_col, lda=lda, ldb=ldb)
+        at = Shape(FEW_ROWS, 80, 2 * rows, OperandB.PLAIN, a_is_col=a_is_col, lda=lda, ldb=ldb)
         partials = np.asarray(one.costs(at, ONE_TASK, 1).terms()["partials"])
         return {i: float(partials[i]) for i in deep}
 
@@ -351,7 +354,7 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
     assert deep and few.rates.reach == 512 * 4096
 
     def partials(one: Selector, kind: OperandB, k: int) -> dict[int, float]:
-        cost = one.costs(Shape(64, 1024, k, kind, lda=STRIDE, ldb=STRIDE), ONE_TASK, 1)
+        cost = one.costs(Shape(FEW_ROWS, 1024, k, kind, lda=STRIDE, ldb=STRIDE), ONE_TASK, 1)
         total, seconds = np.asarray(cost.total), np.asarray(cost.terms()["partials"])
         return {i: float(seconds[i]) for i in deep if total[i] < NEVER}
 
@@ -361,6 +364,27 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
             stage = roomy.strategies[i].stage
             loose = not (stage.pack_a if stage.swap else stage.pack_b)
             assert (partial > 0) == (kind is OperandB.PLAIN and k > 512 and loose), (kind, k, stage)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_a_panel_that_many_row_tiles_read_is_kept_in_l1(name: str) -> None:
+    """Of a plain B, by tiles that are whole lines wide: in shorter steps of k, wherever rows of B start."""
+    one = priced(name)
+    more = replace(one, rates=replace(one.rates, kept=1e6))
+    tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and s.l1.k >= 512]
+
+    def kept(at: Selector, i: int, rows: int, kind: OperandB = OperandB.PLAIN, ldb: int = STRIDE) -> bool:
+        given = Shape(rows, at.strategies[i].l0.n, 512, kind, lda=STRIDE, ldb=ldb)
+        return float(np.asarray(at.costs(given, ONE_TASK, 1).terms()["partials"])[i]) > 0
+
+    by_panels = {i: not (s.stage.rows_first or s.stage.pack_b) for i, s in enumerate(one.strategies) if i in tiles}
+    assert any(by_panels.values()) and not all(by_panels.values())
+    for i in tiles[:: max(len(tiles) // 300, 1)]:
+        height = one.strategies[i].l0.m
+        keeps = by_panels[i] and height >= 3 and one.lanes == 16
+        assert kept(one, i, 3 * height + 1) == keeps and (not keeps or kept(one, i, 3 * height + 1, ldb=4096))
+        assert not kept(one, i, 3 * height) and not kept(more, i, 3 * height + 1)
+        assert not kept(one, i, 3 * height + 1, OperandB.PACKED)
 
 
 def small_pages(name: str) -> Selector:
@@ -386,7 +410,8 @@ def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
     one = small_pages("epyc-zen5")
     depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4
     assert depth > one.rates.crammed_rows and priced("epyc-zen5").rates.crammed_rows > depth
-    loose = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and not s.stage.pack_b]
+    by_rows = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and s.stage.rows_first]
+    loose = [i for i in by_rows if not one.strategies[i].stage.pack_b]
 
     def partials(ldb: int, m: int = 64, n: int = 80, k: int = depth) -> list[float]:
         seconds = np.asarray(one.costs(Shape(m, n, k, lda=STRIDE, ldb=ldb), ONE_TASK, 1).terms()["partials"])

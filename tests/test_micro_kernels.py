@@ -61,6 +61,21 @@ def test_accumulators_stay_in_registers(kernels: dict[tuple[int, int], str]) -> 
     assert not {tile: count for tile, count in reloads.items() if count > FEW}
 
 
+def test_a_kernel_that_keeps_b_loads_no_sum_again(tmp_path: Path) -> None:
+    """LLVM moves loads of A across its stores, and takes the registers of sums for them, unless it is kept from it."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_kernels import micro_kernel
+    from vortex.codegen.cpu_objects import keeping_tiles
+    from vortex.codegen.cpu_rows import compile_tiles
+
+    tiles, path = keeping_tiles(found(SPEC).strategies, LANES), tmp_path / "keep.o"
+    assert len(tiles) > 20 and not keeping_tiles(found(NARROW).strategies, 8)
+    compile_tiles([micro_kernel(tile, LANES) for tile in tiles], max(t.rows for t in tiles), LANES, SPEC.llvm_cpu, path)
+    bodies = re.findall(r"<vortex_l0_row_keep_\w+>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
+    assert len(bodies) == len(tiles)
+    assert max(len(re.findall(r"\(%rsp\),%zmm", body)) for body in bodies) <= FEW
+
+
 def test_sums_are_written_under_a_mask_or_past_the_caches(kernels: dict[tuple[int, int], str]) -> None:
     for (rows, vectors), body in kernels.items():
         assert len(re.findall(r"vmovntps %zmm", body)) == rows * vectors and "call" not in body
@@ -167,7 +182,8 @@ def test_what_comes_next_is_asked_for_as_fast_as_it_is_needed(
     every = 0 if near else cpu_steps.STEP * columns // rows
     sizes = [ctypes.c_int64(size) for size in (depth, depth, columns, columns)]
     pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, c, following)]
-    getattr(library, tile.symbol)(*pointers[:3], *sizes, lanes, 0, pointers[3], ctypes.c_int64(every))
+    apart = ctypes.c_int64(columns)
+    getattr(library, tile.symbol)(*pointers[:3], *sizes, lanes, 0, pointers[3], ctypes.c_int64(every), apart, None)
     assert (c == depth).all()
     count = ctypes.c_int64.in_dll(library, "count").value
     asked = np.array((ctypes.c_int64 * 4096).in_dll(library, "asked")[:count]) - following.ctypes.data

@@ -97,6 +97,19 @@ class Effects:
     crammed_row_bytes: int = 16384
     """The same of rows that all start in one set of L1 (Granite Rapids, 14 x 32 by 2048 columns as they lie: 174
     GFLOP/s with 128 steps of k, 109 with 256; by 768 columns 256 are as good)."""
+    refill: float = 0.4
+    """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one: what it takes
+    the place of is written back (Granite Rapids, 768 x 768 in a loop of C: 90 us by blocks of 256 to 400 KB, 124 by
+    790, 212 by 1.5 MB). Not counted for words."""
+    kept_share: float = 0.85
+    """Share of L1 that a panel of a plain B and two tiles of A take up, where the first row tile keeps the panel for
+    the others (Granite Rapids, 9 x 48: 64 x 4096 x 1024 goes at 156, 165, 172, 175, 165 and 155 GFLOP/s with 64, 128,
+    192, 256, 384 and 512 steps of k, read as it lies at 153; 187 x 768 x 768 at 177, 188, 190, 188, 190 and 188, read
+    as it lies at 181)."""
+    row_begin: float = 0.03
+    """Share of the latency that is seen where a panel begins a row of a plain B, if pages are small and few rows on
+    each: by 55 products of 29 to 435 rows of a Granite Rapids, ten plans each. Panels of 32 columns take 4 to 10 %
+    longer than those of 48 to 80."""
     sent_back: float = 0.1
     """What lines of C take to go back, over what they took to come, where a core waits for latencies rather than for
     bandwidth: it waits for none of those that go (Granite Rapids: C of 13 MB at 44 GB/s both ways, loads at 24). Told

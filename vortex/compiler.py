@@ -110,7 +110,7 @@ def compile(
             found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words, price
         )
         clock.lap("analyze")
-        nests = emission.start([] if words else nest_tasks(chosen, parts))
+        nests = emission.start([] if words else nest_tasks(chosen, parts, lanes))
         objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.2 * share))
         objects += nests.wait("emitting nests", lambda what, share: progress(what, 0.8 + 0.1 * share))
         clock.lap("emit")

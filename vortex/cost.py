@@ -94,9 +94,10 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     thin = ops.where(t.panels > 1.5, rates.lanes * s.per_width, 0.0)
     split = t.loose * o.k * ((t.full * s.vectors + t.rest) * rates.split + t.full * (thin * thin * rates.alone))
     across = ops.name("across", t.full * wide + narrow + split)
-    return Computed(
-        ops.name("one", ops.where(t.full > 0.5, wide, narrow)), across, ops.name("compute", t.tiles * across)
-    )
+    compute = t.tiles * across
+    if rates.kept:
+        compute = compute - t.keeps * (t.tiles - t.bands) * split
+    return Computed(ops.name("one", ops.where(t.full > 0.5, wide, narrow)), across, ops.name("compute", compute))
 
 
 def accepted(ops: Arithmetic, s: Strategies, p: Problem, o: Oriented) -> Value:

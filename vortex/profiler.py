@@ -211,7 +211,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     small = spec.kept_pages > 0
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
-    roomy = float(isa.issue_per_cycle <= 1)
+    roomy, whole_lines = float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
     return Rates(
@@ -258,6 +258,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
         row_piece=EFFECTS.scattered_row_piece if small else EFFECTS.row_piece,
+        row_begin=EFFECTS.row_begin if small else 0.0,
         row_start=EFFECTS.row_start,
         overtaken=EFFECTS.overtaken,
         short_runs=EFFECTS.short_runs,
@@ -296,11 +297,15 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
+        refill=0.0 if words else EFFECTS.refill,
+        kept=float(int(EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4))
+        if whole_lines and not words
+        else 0.0,
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,
         crammed_rows=float(crammed_rows),
         per_crammed_rows=1.0 / crammed_rows,
-        crammed_line=EFFECTS.crammed_cycles / clock if isa.lanes < l1.line_bytes // 4 else 0.0,
+        crammed_line=0.0 if whole_lines else EFFECTS.crammed_cycles / clock,
         reach=EFFECTS.reach_share * spec.kept_pages * spec.page_bytes,
         page_bytes=float(spec.page_bytes),
         page_line=EFFECTS.page_line if small else 0.0,

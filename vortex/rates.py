@@ -10,6 +10,9 @@ FETCHED_TILE = 4096.0
 """so many bytes ahead: far enough for DRAM, and less than what a few tall tiles bring into L1."""
 MISSES = 24.0
 """Lines that one core can wait for at a time: buffers of the innermost cache for what it misses."""
+KEPT_TILES, KEPT_ROWS = 4.0, 3.0
+"""Row tiles of a panel of a plain B from which on the first copies it for the others, and least rows of these: with
+fewer a core stores about as long as it multiplies."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Rates:
     """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
     row_piece: float
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
+    row_begin: float
+    """Share of the latency that is seen where a panel begins a row of an unpacked B,"""
     row_start: float
     """and which is seen even so;"""
     short_runs: float
@@ -169,6 +174,11 @@ class Rates:
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""
+    refill: float
+    """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one."""
+    kept: float
+    """Elements that L1 has room for of a panel of a plain B which the first of many row tiles keeps there for the
+    others, and of their A; 0 if none does."""
     crowded_rows: float
     """and so many of them are still in L2 when the next tile reads them: k is taken in steps of no more,"""
     per_crowded_rows: float

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, latency, source_byte
 from vortex.problem import Problem, Strategies
-from vortex.rates import Rates
+from vortex.rates import KEPT_ROWS, KEPT_TILES, Rates
 
 FAR_SPANS, ONCE_SPANS = 4.0, 2.0
 """Spans of L1's sets from one to the next of rows that all start in the same of them, from which on L2 keeps half as
@@ -14,6 +14,8 @@ many: in sets of which they take all ways they do not stay for another tile, and
 single tile reads is the first to go even where half of the ways are left. A Granite Rapids, where huge pages lie in one
 piece: 126 rows by 4096 columns 8.0 ms with 64 steps of k and 11.5 with 128, 40 rows 2.8 and 4.5; 8 rows by 2048 columns
 0.33 with 64 and 0.39 with 128, by 4096 columns 0.70 with 32 and 0.95."""
+KEPT_BESIDE = 2.0
+"""Row tiles of A that L1 has room for beside a panel of B that it keeps: one that is read, and the next."""
 LONG_LINE = 2048.0
 """Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
 
@@ -63,6 +65,8 @@ class Task:
     """1 where B is read as it lies, neither packed before nor by this task."""
     loose_a: Value
     """1 where a transposed A is."""
+    keeps: Value
+    """1 where the first row tile of a panel of B keeps it for all others."""
     kept: Value
     """1 where a block of C stays in L2 while k is cut, and A is packed for it over all of k,"""
     beforehand: Value
@@ -132,6 +136,14 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     if rates.reach:  # Rows of B, or of a transposed A, that pages are kept for.
         reached = ops.name("reached", ops.where(wide > 0.5, rates.reach / ops.most(wide, FLOAT), tile_k))
         tile_k, per_tile_k = ops.least(tile_k, reached), ops.most(per_tile_k, 1.0 / reached)
+    keeps: Value = 0.0
+    if rates.kept:
+        many = ops.where(rows - (KEPT_TILES - 1.0) * s.rows > 0.5, ops.least(full, 1.0), 0.0)
+        many = ops.where(s.rows > KEPT_ROWS - 0.5, many, 0.0)
+        keeps = ops.name("keeps", many * loose * o.plain * (1.0 - s.rows_first) * (1.0 - s.swap) * (1.0 - o.a_is_col))
+        step = s.width + KEPT_BESIDE * s.rows
+        tile_k = ops.where(keeps > 0.5, ops.least(s.tile_k, rates.kept / step), tile_k)
+        per_tile_k = ops.where(keeps > 0.5, ops.most(s.per_tile_k, step * (1.0 / rates.kept)), per_tile_k)
     steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))
     kept = ops.name("kept", ops.where(steps > 1.5, 1.0 if rates.room else 0.0, 0.0))
     height = s.tile_m
@@ -152,6 +164,7 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         steps=steps,
         loose=loose,
         loose_a=loose_a,
+        keeps=keeps,
         kept=kept,
         beforehand=ops.name("beforehand", ops.where(kept * s.pack_b * bands * p.grid_m > 1.5, 1.0, 0.0)),
     )

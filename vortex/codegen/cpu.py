@@ -54,7 +54,7 @@ def measuring_table(lanes: int) -> str:
             "typedef int32_t (*any)();",
             "static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c,",
             "    int64_t depth, int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {",
-            f"  return {timed}(rows, vectors, a, b, c, depth, lda, ldb, ldc, last, accumulate, b, depth);",
+            f"  return {timed}(rows, vectors, a, b, c, depth, lda, ldb, ldc, last, accumulate, b, depth, ldb, 0);",
             "}",
             f"static any const layouts[] = {{(any)compute}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
             "any const *vx_l0_layouts(void) { return layouts; }",
@@ -122,7 +122,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
 
 LIMITS = (
     "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows",
-    "crammed_rows", "reach", "page_bytes", "roomy",
+    "crammed_rows", "reach", "page_bytes", "roomy", "kept",
 )  # fmt: skip
 """Rates that the runtime looks at itself."""
 

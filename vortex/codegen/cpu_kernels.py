@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import Finish, finishing_symbol
-from vortex.codegen.cpu_steps import reduction, step_blocks, steps_of
+from vortex.codegen.cpu_steps import NARROW, reduction, step_blocks, steps_of
 from vortex.codegen.cpu_tile import (
     ADDS,
     STREAMS,
@@ -35,23 +35,28 @@ class RegisterTile:
     rows: int
     vectors: int
     layout: str
+    keeps: bool = False
+    """Whether it copies the panel of B that it reads, of whole vectors, for tiles that read it next."""
 
     @property
     def symbol(self) -> str:
-        return f"vortex_l0_{self.layout}_{self.rows}x{self.vectors}"
+        return f"{dispatch_symbol(self.layout, self.keeps)}_{self.rows}x{self.vectors}"
 
 
 def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
     """The L0 rKernel of `tile` as a scheduled function
 
-    `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every)`: C[rows, columns] (+)= A[rows, depth]
+    `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every, beyond, kept)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
     first, and whether whole lines of it are written past the caches. For each `every` / STEP steps of k it asks for one
-    row, `columns` wide and `ldb` apart, of what comes next at `ahead`: whole rows, since lines that do not follow each
-    other come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first cache.
+    row, `columns` wide and `beyond` apart, of what comes next at `ahead`: whole rows, since lines that do not follow
+    each other come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first
+    cache. One that keeps B writes it to `kept`, row after row; its last vector is whole. Tiles of AVX2 have no register
+    for another distance: none keeps B, and what they ask for is as far apart as rows of B.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
-    form = _form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes))
+    steps = 1 if tile.keeps else steps_of(tile.rows, lanes)
+    form = _form(tile.rows >= tile.vectors, lanes, steps, tile.keeps)
     kernel = filled(form, tile.symbol, tile.rows, tile.vectors, *strides)
     names = vector_intrinsics(lanes)
     return placed(
@@ -59,30 +64,31 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
         (
             ("load", names.load, 0),
             ("zero", names.zero, 0),
-            *step_blocks(names),
+            *step_blocks(names, tile.keeps),
             ("store", names.store, 0),
         ),
     ).mod["main"]
 
 
-def dispatch_symbol(layout: str) -> str:
-    return f"vortex_l0_{layout}"
+def dispatch_symbol(layout: str, keeps: bool = False) -> str:
+    return f"vortex_l0_{layout}{'_keep' if keeps else ''}"
 
 
 def dispatch(tiles: list[RegisterTile]) -> tirx.PrimFunc:
     """`vortex_l0_<layout>(rows, vectors, <arguments of L0>)`: calls the micro-kernel of that register tile, of those of
-    one layout."""
-    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every")
+    one layout, all or none of which keep B."""
+    names = ("a", "b", "c", "depth", "lda", "ldb", "ldc", "last", "how", "ahead", "every", "beyond", "kept")
     rows, vectors = tirx.Var("rows", "int32"), tirx.Var("vectors", "int32")
     pointer = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
-    types = dict.fromkeys(("a", "b", "c", "ahead"), pointer) | dict.fromkeys(("last", "how"), "int32")
+    types = dict.fromkeys(("a", "b", "c", "ahead", "kept"), pointer) | dict.fromkeys(("last", "how"), "int32")
     arguments = [tirx.Var(name, types.get(name, "int64")) for name in names]
     height = max(tile.rows for tile in tiles) + 1
     body: tirx.Stmt = tirx.Evaluate(0)
     for tile in reversed(tiles):
         call = tirx.Evaluate(tirx.call_extern("int32", tile.symbol, *arguments))
         body = tirx.IfThenElse(vectors * height + rows == tile.vectors * height + tile.rows, call, body)
-    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", dispatch_symbol(tiles[0].layout))
+    symbol = dispatch_symbol(tiles[0].layout, tiles[0].keeps)
+    return tirx.PrimFunc([rows, vectors, *arguments], body).with_attr("global_symbol", symbol)
 
 
 def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimFunc:
@@ -99,13 +105,13 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
 
 
 @cache
-def _form(tall: bool, lanes: int, steps: int) -> tirx.PrimFunc:
-    """The kernel of every tile that is `tall`, or that is not, with `steps` of k in a turn; its last parameters are
-    those that `micro_kernel` fills in."""
+def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not, with `steps` of k in a turn, and `keeps` B or does not;
+    its last parameters are those that `micro_kernel` fills in."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps, keeps)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -120,6 +126,8 @@ def _form(tall: bool, lanes: int, steps: int) -> tirx.PrimFunc:
         how: T.int32,
         ahead: T.handle,
         every: T.int64,
+        beyond: T.int64,
+        kept: T.handle,
     ):
         T.func_attr({"tirx.noalias": True})
         A = T.match_buffer(
@@ -131,7 +139,10 @@ def _form(tall: bool, lanes: int, steps: int) -> tirx.PrimFunc:
         )
         B = T.match_buffer(b, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
-        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
+        F = T.match_buffer(
+            ahead, (depth, columns), "float32", align=4, strides=[beyond if lanes > NARROW else ldb, T.int64(1)]
+        )
+        K = T.match_buffer(kept, (depth, columns), "float32", align=4)
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
             acc = T.sblock_alloc_buffer((rows, columns), "float32", scope="local")
@@ -139,7 +150,7 @@ def _form(tall: bool, lanes: int, steps: int) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
-            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb, last)
+            reduce(A, B, F, K, mask, row, acc, turn, depth, every, ldb, beyond if lanes > NARROW else ldb, last)
             if T.bitwise_and(how, STREAMS) != 0:
                 stages.stream(C, acc)
             else:
@@ -191,7 +202,7 @@ def _finishing_form(tall: bool, lanes: int, steps: int, store: Store) -> tirx.Pr
             finish.allocate()
             stages.masks(mask, last)
             stages.zero(acc)
-            reduce(A, B, F, mask, row, acc, turn, depth, every, ldb, last)
+            reduce(A, B, F, None, mask, row, acc, turn, depth, every, ldb, ldb, last)
             for j in T.unroll(vectors):
                 with T.sblock("finish"):
                     T.reads(acc[0:rows, 0:columns], mask[0:columns])

@@ -14,9 +14,9 @@ from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
-from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
 
 
 @dataclass(frozen=True, order=True)
@@ -32,6 +32,13 @@ class LoadStage:
     def symbol(self) -> str:
         order = "rows" if self.rows_first else "panels"
         return f"vortex_l1_{self.layout}_{order}_{'a' if self.pack_a else 'n'}_{self.pack_b}"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the first of many row tiles of a panel copies it for the others, as it multiplies: to load it is what
+        it does anyway, and rows of a plain B are pages apart, of which L1 and L2 keep few (packing as LibShalom does,
+        SC 2021)."""
+        return self.layout == "row" and not self.rows_first and self.pack_b == "none"
 
 
 SHORT, AHEAD = int(FETCHED_AHEAD), int(FETCHED_TILE) // 4
@@ -66,7 +73,9 @@ STORE_SYMBOL, FINISH_SYMBOL, ASK_SYMBOL = "vortex_store", "vortex_finish", "vort
 """Of `runtime/`: the store stage on sums in memory, a finishing micro-kernel, what asks for lines (`ahead.c`)."""
 
 
-def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL) -> tirx.PrimFunc:
+def nest(
+    stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL, keeping: bool = False
+) -> tirx.PrimFunc:
     """C[0:m, first:end] (+)= A[0:m, 0:k] B[0:k, first:end] over cache tiles of `tile_m` x `tile_n` x `tile_k`.
 
     B is found where `place_of_b` says.
@@ -78,10 +87,14 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
     share, asks for its own panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if
     rows straddle lines, or nothing. Beside panels that stay, each asks for its share of the A that is AHEAD of the next
     row tile. Where a FAR part of A is walked over, a tile asks for C of the next one too: sums begin or end there.
-    `copy_a` is the load stage of a packed A. Sums are added to C, or written past the caches in the end, as `how` says.
+    If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
+    it in the scratch of B, where the others read it.
+    `copy_a` is the load stage of a packed A, and `keeping` says whether the library has micro-kernels that keep B.
+    Sums are added to C, or written past the caches in the end, as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
-    compute = dispatch_symbol(stage.layout)
+    compute, compute_keeping = dispatch_symbol(stage.layout), dispatch_symbol(stage.layout, True)
+    keeps = keeping and stage.keeps
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
     walks = pack_b or not rows_first
     stores, finishes = stored.needed, in_registers(stored) and not is_col
@@ -107,6 +120,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
         how: Any,
         coming: Any,
         every: Any,
+        beyond: Any,
+        keeping: Any,
+        kept: Any,
         finish: Any,
         store: Any,
         row: Any,
@@ -115,47 +131,17 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
         """A register tile, and the store stage of it from `row` and `column` of C on, unless `finish` is 0."""
         vecs: T.let[T.int64] = T.truncdiv(wide + lanes - 1, T.int64(lanes))
         last: T.let[T.int32] = T.Cast("int32", wide - (vecs - 1) * lanes)
+        size = T.meta_var((T.Cast("int32", height), T.Cast("int32", vecs)))
         if finishes:  # noqa: SIM102
             if finish == 2:
-                T.evaluate(
-                    T.call_extern(
-                        "int32",
-                        FINISH_SYMBOL,
-                        T.Cast("int32", height),
-                        T.Cast("int32", vecs),
-                        of_a,
-                        of_b,
-                        kb,
-                        step,
-                        apart,
-                        last,
-                        coming,
-                        every,
-                        store,
-                        row,
-                        column,
-                    )
-                )
+                inputs = T.meta_var((of_a, of_b, kb, step, apart, last, coming, every))
+                T.evaluate(T.call_extern("int32", FINISH_SYMBOL, *size, *inputs, store, row, column))
         if through_memory(finish):
-            T.evaluate(
-                T.call_extern(
-                    "int32",
-                    compute,
-                    T.Cast("int32", height),
-                    T.Cast("int32", vecs),
-                    of_a,
-                    of_b,
-                    of_c,
-                    kb,
-                    step,
-                    apart,
-                    ldc,
-                    last,
-                    how,
-                    coming,
-                    every,
-                )
-            )
+            tile = T.meta_var((of_a, of_b, of_c, kb, step, apart, ldc, last, how, coming, every, beyond, kept))
+            if keeping:
+                T.evaluate(T.call_extern("int32", compute_keeping, *size, *tile))
+            else:
+                T.evaluate(T.call_extern("int32", compute, *size, *tile))
             if stores:  # noqa: SIM102
                 if finish != 0:
                     T.evaluate(T.call_extern("int32", STORE_SYMBOL, store, of_c, ldc, row, column, height, wide))
@@ -231,6 +217,8 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             )
                         )
                     # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
+                    may_keep: T.let[T.bool] = T.And(T.bitwise_and(how, KEEPS) != 0, finish != 2)
+                    keeps_any: T.let[T.bool] = T.And(may_keep, tiles >= int(KEPT_TILES)) if keeps else T.bool(False)
                     sharing: T.let[T.int64] = T.Select(panels > 1, T.int64(1), tiles) if asks_all else tiles
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
@@ -256,7 +244,9 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             torn: T.let[T.bool] = T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0)
                             quick: T.let[T.bool] = T.And(height <= QUICK, T.bitwise_and(how, SHARES) == 0)
                             own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), T.Or(panel == ldb, torn))
-                            alone: T.let[T.bool] = T.bool(False) if pack_b else own
+                            shared: T.let[T.bool] = T.And(keeps_any, wide == width) if keeps else T.bool(False)
+                            from_kept: T.let[T.bool] = T.And(shared, u > 0)
+                            alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(own, T.Not(shared))
                             near: T.let[T.bool] = T.And(alone, asks_l1)
                             share: T.let[T.int64] = (
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
@@ -285,6 +275,13 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                                     ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
+                            of_b: T.let[T.handle] = T.call_extern(
+                                "handle",
+                                EITHER_SYMBOL,
+                                T.Cast("int32", from_kept),
+                                T.address_of(SB[0]),
+                                T.address_of((SB if pack_b else B)[right]),
+                            )
                             further: T.let[T.int64] = (
                                 follows * stride + share * row
                                 if pack_b
@@ -310,17 +307,20 @@ def nest(stage: LoadStage, lanes: int, stored: Store, copy_a: str = COPY_SYMBOL)
                             )
                             l0(
                                 T.address_of((SA if pack_a else A)[left]),
-                                T.address_of((SB if pack_b else B)[right]),
+                                of_b,
                                 T.address_of(C[place]),
                                 height,
                                 wide,
                                 kb,
                                 step,
-                                row if pack_b else ldb,
+                                row if pack_b else T.Select(from_kept, width, ldb),
                                 ldc,
                                 T.bitwise_or(begun, ended),
                                 coming,
                                 every,
+                                apart,
+                                T.And(shared, u == 0) if keeps else False,
+                                T.address_of(SB[0]),
                                 finishing,
                                 store,
                                 i0 + i,

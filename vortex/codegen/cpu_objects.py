@@ -18,6 +18,7 @@ from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishin
 from vortex.codegen.cpu_load import COPY_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
 from vortex.codegen.cpu_rows import compile_tiles
+from vortex.codegen.cpu_steps import NARROW
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages
 from vortex.codegen.cpu_streamed import emit_streamed, streamed_tile
 from vortex.codegen.cpu_tile import stream_ir
@@ -28,6 +29,7 @@ from vortex.dtypes import WordFormat
 from vortex.epilogue import Epilogue, Store
 from vortex.errors import CodegenError
 from vortex.operators import prologue_of, store_of
+from vortex.rates import KEPT_ROWS, KEPT_TILES
 
 BATCH = 16
 STAGES = tuple(
@@ -84,8 +86,23 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
 
 
-def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    nests = [nest(stage, lanes, store, copy_a) for stage, store, copy_a in stages]
+def keeping_tiles(strategies: Sequence[Strategy], lanes: int) -> list[RegisterTile]:
+    """The micro-kernels that copy what they read of B: as many rows as the first of KEPT_TILES or more, about alike,
+    may have."""
+    many = int(KEPT_TILES)
+    return sorted(
+        {
+            RegisterTile(rows, s.vectors(lanes), LAYOUTS[0], keeps=True)
+            for s in strategies
+            if s.stage.tiled and not (s.stage.rows_first or s.stage.pack_b or s.stage.swap)
+            if lanes > NARROW and s.l0.m >= KEPT_ROWS
+            for rows in range(-(-((many - 1) * s.l0.m + 1) // many), s.l0.m + 1)
+        }
+    )
+
+
+def _emit_stages(stages: Sequence[tuple[LoadStage, Store, str, bool]], lanes: int, llvm_cpu: str, path: Path) -> None:
+    nests = [nest(stage, lanes, store, copy_a, keeping) for stage, store, copy_a, keeping in stages]
     compile_object(nests, cpu_target(llvm_cpu), path, llvm_ir=EITHER_IR, simplify=False)
 
 
@@ -155,9 +172,11 @@ def families(parts: Parts) -> list[Task]:
     ]
 
 
-def nest_tasks(strategies: Sequence[Strategy], parts: Parts) -> list[Task]:
-    """The nests of these strategies of float32 operands."""
+def nest_tasks(strategies: Sequence[Strategy], parts: Parts, lanes: int) -> list[Task]:
+    """The nests of these strategies of float32 operands, and the micro-kernels that they alone call."""
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
-    nests = [(stage, parts.store, copy_a) for stage in load_stages(strategies, parts.layouts)]
+    keeping = keeping_tiles(strategies, lanes)
+    nests = [(stage, parts.store, copy_a, bool(keeping)) for stage in load_stages(strategies, parts.layouts)]
     half = -(-len(nests) // 2)
-    return [(_emit_stages, part) for part in (nests[:half], nests[half:]) if part]
+    emitted: list[Task] = [(_emit_stages, part) for part in (nests[:half], nests[half:]) if part]
+    return [*emitted, *(_tile_tasks(keeping) if keeping else [])]

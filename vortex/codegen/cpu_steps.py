@@ -23,9 +23,10 @@ SETTLE_SYMBOL = "vortex_settle"
 
 def settle_ir(lanes: int) -> str:
     """LLVM text that a module of kernels which settle sums needs beside `stream_ir`."""
+    register = "x" if lanes <= NARROW else "v"
     return f"""define weak_odr hidden i32 @{SETTLE_SYMBOL}(ptr %place) #0 {{
   %sums = load <{lanes} x float>, ptr %place, align 4
-  %same = call <{lanes} x float> asm sideeffect "", "=x,0,~{{memory}}"(<{lanes} x float> %sums)
+  %same = call <{lanes} x float> asm sideeffect "", "={register},0,~{{memory}}"(<{lanes} x float> %sums)
   store <{lanes} x float> %same, ptr %place, align 4
   ret i32 0
 }}
@@ -45,13 +46,15 @@ def settled(acc: Any, rows: Any, vectors: Any, lanes: Any) -> None:
             T.evaluate(T.call_extern("int32", SETTLE_SYMBOL, T.address_of(acc[vi, vj * lanes])))
 
 
-def step_blocks(names: Intrinsics) -> tuple[tuple[str, str, int], ...]:
+def step_blocks(names: Intrinsics, keeps: bool = False) -> tuple[tuple[str, str, int], ...]:
     """Where the blocks of `reduction` are placed."""
+    kept = (("keep", names.store, 1),) if keeps else ()
     return (
         ("fetch", names.read, 1),
         ("compute", names.multiply_add, 1),
         ("fetch_edge", names.load, 1),
         ("compute_edge", names.multiply_add, 1),
+        *kept,
     )
 
 
@@ -62,9 +65,13 @@ def steps_of(rows: int, lanes: int) -> int:
     return NARROW_STEPS if rows <= NARROW_ROWS else 1
 
 
-def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Callable[..., None]:
-    """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not."""
-    columns, settles = vectors * lanes, steps == NARROW_STEPS
+def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps: bool = False) -> Callable[..., None]:
+    """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not.
+
+    One that `keeps`, of whole vectors and a step of k in a turn, writes the rows of B that it reads to K, one after the
+    other, right away: LLVM would load all elements of A before a store that comes after the arithmetic, and spill them.
+    """
+    columns, settles = vectors * lanes, keeps or steps == NARROW_STEPS
     lines = T.ceildiv(columns, LINE)
 
     @T.inline
@@ -82,6 +89,14 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Ca
                 vk = T.axis.spatial(B.shape[0], k)
                 vj = T.axis.spatial(columns, j * lanes + l)
                 row[vj] = T.if_then_else(mask[vj] != 0, B[done + vk, vj], T.float32(0))
+
+    @T.inline
+    def keep(K: Any, row: Any, mask: Any, k: Any, j: Any) -> None:
+        for l in range(lanes):
+            with T.sblock("keep"):
+                vk = T.axis.spatial(K.shape[0], k)
+                vj = T.axis.spatial(columns, j * lanes + l)
+                K[vk, vj] = T.if_then_else(mask[vj] != 0, row[vj], T.float32(0))
 
     @T.inline
     def compute(A: Any, row: Any, acc: Any, k: Any, i: Any, j: Any) -> None:
@@ -132,6 +147,7 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Ca
         A: Any,
         B: Any,
         F: Any,
+        K: Any,
         mask: Any,
         row: Any,
         acc: Any,
@@ -139,6 +155,7 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Ca
         depth: Any,
         every: Any,
         apart: Any,
+        beyond: Any,
         last: Any,
     ) -> None:
         with T.sblock("start"):
@@ -155,17 +172,21 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int) -> Ca
                 if tall:
                     for j in range(vectors):
                         fetch_row(B, row, k * steps + step, j)
+                        if keeps:
+                            keep(K, row, mask, k * steps + step, j)
                     for i, j in T.grid(rows, vectors):
                         compute(A, row, acc, k * steps + step, i, j)
                 else:
                     for j in range(vectors):
                         fetch_row(B, row, k * steps + step, j)
+                        if keeps:
+                            keep(K, row, mask, k * steps + step, j)
                         for i in range(rows):
                             compute(A, row, acc, k * steps + step, i, j)
                 if settles:
                     settled(acc, rows, vectors, lanes)
             # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
-            ask(F, turn, every, apart)
+            ask(F, turn, every, beyond)
         done: T.let[T.int64] = T.truncdiv(inside, T.int64(steps)) * steps
         for k in T.serial(depth - done):
             if tall:

@@ -8,6 +8,7 @@
 #define SHORTEST_BAND 1024
 
 /* Of tasks.py. */
+#define KEPT_BESIDE 2
 #define FAR_SPANS 4
 #define ONCE_SPANS 2
 
@@ -30,6 +31,17 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
   int64_t weights = call->n * call->k;
   if (!call->packed) return !vx_overflows(weights * NEAR_LOOSE);
   return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
+}
+
+/* Of rates.py. */
+#define KEPT_TILES 4
+#define KEPT_ROWS 3
+
+/* Whether the nest of a task of so many rows and columns keeps panels: it is one for a plain B, a panel after the other. */
+static int keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns) {
+  int loose = !s->pack_b && !call->packed && !call->transpose_a && !call->transpose_b;
+  int by_panels = !s->rows_first && !s->swap && !s->held && !s->streamed && s->rows >= KEPT_ROWS;
+  return vx_kept && loose && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
 }
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
@@ -56,6 +68,7 @@ static int64_t tile_depth(const vx_strategy *s, const vx_call *call, int64_t row
   int64_t depth = s->tile_k;
   int loose_b = !s->pack_b && !call->packed, loose_a = !s->pack_a && call->transpose_a;
   int once = (loose_b || loose_a) && rows <= tile_rows(s, call->n);
+  if (keeps_panels(call, s, rows, call->n)) return larger(smaller(depth, vx_kept / (s->vectors * vx_lanes + KEPT_BESIDE * s->rows)), 1);
   if (loose_b) depth = loose_depth(depth, call->n, call->ldb, once);
   if (loose_a) depth = loose_depth(depth, call->m, call->lda, once);
   return larger(depth, 1);
@@ -93,7 +106,8 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int near = !quiet && comes_in_time(call, at->m);
   int32_t small = vx_reach ? VX_TRUSTS | (call->packed ? VX_SHARES : 0) : 0;
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | small;
-  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | asks;
+  int32_t keeps = keeps_panels(call, s, at->m, at->end - at->column) ? VX_KEEPS : 0;
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | keeps | asks;
   for (int64_t i = 0; i < at->m; i += band) {
     int64_t rows = smaller(band, at->m - i);
     vx_store from = *at->store;
@@ -207,7 +221,8 @@ typedef struct {
 static int make_room(const vx_outer *work, const block *at, int64_t tile_floats, int64_t row_floats, room *out) {
   const vx_strategy *s = work->strategy;
   int64_t a_floats = s->pack_a ? rounded((at->tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
-  int64_t packed = a_floats + (s->pack_b ? (work->tile_k + 1) * at->tile_n : 0), floats = packed + tile_floats + row_floats;
+  int64_t kept = keeps_panels(&work->call, s, at->m, at->end - at->column) ? work->tile_k * s->vectors * vx_lanes : 0;
+  int64_t packed = a_floats + kept + (s->pack_b ? (work->tile_k + 1) * at->tile_n : 0), floats = packed + tile_floats + row_floats;
   *out = (room){.a_floats = a_floats};
   if (floats == 0) return 0;
   if (!(out->packed = vx_scratch((size_t)floats * sizeof(float)))) return 1;

@@ -7,7 +7,8 @@
 #include <time.h>
 
 typedef int32_t (*vx_l0)(int32_t rows, int32_t vectors, const float *a, const float *b, float *c, int64_t depth,
-                         int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t how, const float *ahead, int64_t every);
+                         int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t how, const float *ahead, int64_t every,
+                         int64_t beyond, float *kept);
 typedef int32_t (*vx_load)(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride,
                            int64_t target_stride);
 vx_l0 const *vx_l0_layouts(void);
@@ -37,7 +38,7 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
   vx_l0 run = vx_l0_layouts()[layout];
   for (int64_t r = -1; !failed && r < repetitions; r++) {
     double start = seconds();
-    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, 0, b, INT64_MAX / 2);
+    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, 0, b, INT64_MAX / 2, width, NULL);
     if (r >= 0) times[r] = (seconds() - start) / calls;
   }
   free(a), free(b), free(c);

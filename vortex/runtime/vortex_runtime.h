@@ -62,8 +62,9 @@ typedef struct {
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
- * for what comes next, asks for nothing, has tiles of few rows share what is asked for, or trusts hardware to bring rows of A. */
-enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32 };
+ * for what comes next, asks for nothing, has tiles of few rows share what is asked for, trusts hardware to bring rows of A, or has room to
+ * keep a panel of B. */
+enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32, VX_KEEPS = 64 };
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
 #define VX_STEP 16
 
@@ -239,6 +240,7 @@ extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a pr
 extern const int64_t vx_crowded_span;  /* bytes; rows a multiple of them apart crowd few sets of the caches, */
 extern const int64_t vx_crowded_rows;  /* and so many of them stay in L2, */
 extern const int64_t vx_crammed_rows;  /* or so many if all start in one set of L1 */
+extern const int64_t vx_kept;          /* elements that L1 has room for of a kept panel of B, and of the A that goes by */
 extern const int64_t vx_reach;         /* bytes of pages whose translations are found again, 0 for any number, */
 extern const int64_t vx_page_bytes;    /* and of one page */
 extern const int64_t vx_roomy;         /* whether a core starts one multiply-add a cycle */
