@@ -26,7 +26,7 @@ ALWAYS_LOW = 1.0
 NEVER_PAST = 1e30
 """`Rates.outer_bytes` of those that were before outputs went past the caches,"""
 NONE_KEPT = 0.0
-"""and `Rates.kept` of those that were before row tiles kept panels of a plain B."""
+"""and `Rates.panel_room` of those that were before row tiles kept panels of a plain B."""
 SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
 
 
@@ -48,7 +48,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
     library |= {
         "narrow_rows": manifest.rates.narrow_rows,
         "outer_bytes": manifest.rates.outer_bytes,
-        "kept": manifest.rates.kept,
+        "panel_room": manifest.rates.panel_room,
         "panel": manifest.panel,
         "strategies": [_flat(strategy) for strategy in manifest.strategies],
     }
@@ -68,7 +68,7 @@ def selector_of(library: dict[str, Any]) -> Selector:
         for l0, l1, stage in library["strategies"]
     )
     spec = spec_from(library["hardware"], "a recording")
-    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "kept": NONE_KEPT}
+    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "panel_room": NONE_KEPT}
     known = replace(rates(spec, profile), **{name: library.get(name, old) for name, old in of_kernels.items()})
     return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"])
 

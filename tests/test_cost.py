@@ -370,7 +370,7 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
 def test_a_panel_that_many_row_tiles_read_is_kept_in_l1(name: str) -> None:
     """Of a plain B, by tiles that are whole lines wide: in shorter steps of k, wherever rows of B start."""
     one = priced(name)
-    more = replace(one, rates=replace(one.rates, kept=1e6))
+    more = replace(one, rates=replace(one.rates, panel_room=1e6))
     tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and s.l1.k >= 512]
 
     def kept(at: Selector, i: int, rows: int, kind: OperandB = OperandB.PLAIN, ldb: int = STRIDE) -> bool:

@@ -95,7 +95,7 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     split = t.loose * o.k * ((t.full * s.vectors + t.rest) * rates.split + t.full * (thin * thin * rates.alone))
     across = ops.name("across", t.full * wide + narrow + split)
     compute = t.tiles * across
-    if rates.kept:
+    if rates.panel_room:
         compute = compute - t.keeps * (t.tiles - t.bands) * split
     return Computed(ops.name("one", ops.where(t.full > 0.5, wide, narrow)), across, ops.name("compute", compute))
 

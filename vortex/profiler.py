@@ -213,6 +213,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
     roomy, whole_lines = float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
+    panel_room = EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4 if whole_lines and not words else 0.0
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
     return Rates(
         call=EFFECTS.call_s,
@@ -298,9 +299,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         turn_start=EFFECTS.turn_start_s,
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         refill=0.0 if words else EFFECTS.refill,
-        kept=float(int(EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4))
-        if whole_lines and not words
-        else 0.0,
+        panel_room=float(int(panel_room)),
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,
         crammed_rows=float(crammed_rows),

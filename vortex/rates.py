@@ -176,7 +176,7 @@ class Rates:
     of so many bytes apart,"""
     refill: float
     """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one."""
-    kept: float
+    panel_room: float
     """Elements that L1 has room for of a panel of a plain B which the first of many row tiles keeps there for the
     others, and of their A; 0 if none does."""
     crowded_rows: float

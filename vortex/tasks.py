@@ -137,13 +137,13 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         reached = ops.name("reached", ops.where(wide > 0.5, rates.reach / ops.most(wide, FLOAT), tile_k))
         tile_k, per_tile_k = ops.least(tile_k, reached), ops.most(per_tile_k, 1.0 / reached)
     keeps: Value = 0.0
-    if rates.kept:
+    if rates.panel_room:
         many = ops.where(rows - (KEPT_TILES - 1.0) * s.rows > 0.5, ops.least(full, 1.0), 0.0)
         many = ops.where(s.rows > KEPT_ROWS - 0.5, many, 0.0)
         keeps = ops.name("keeps", many * loose * o.plain * (1.0 - s.rows_first) * (1.0 - s.swap) * (1.0 - o.a_is_col))
         step = s.width + KEPT_BESIDE * s.rows
-        tile_k = ops.where(keeps > 0.5, ops.least(s.tile_k, rates.kept / step), tile_k)
-        per_tile_k = ops.where(keeps > 0.5, ops.most(s.per_tile_k, step * (1.0 / rates.kept)), per_tile_k)
+        tile_k = ops.where(keeps > 0.5, ops.least(s.tile_k, rates.panel_room / step), tile_k)
+        per_tile_k = ops.where(keeps > 0.5, ops.most(s.per_tile_k, step * (1.0 / rates.panel_room)), per_tile_k)
     steps = ops.name("steps", ops.most(ops.ceil(o.k * per_tile_k - EPSILON), 1.0))
     kept = ops.name("kept", ops.where(steps > 1.5, 1.0 if rates.room else 0.0, 0.0))
     height = s.tile_m

@@ -122,7 +122,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
 
 LIMITS = (
     "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows",
-    "crammed_rows", "reach", "page_bytes", "roomy", "kept",
+    "crammed_rows", "reach", "page_bytes", "roomy", "panel_room",
 )  # fmt: skip
 """Rates that the runtime looks at itself."""
 

@@ -41,8 +41,11 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
 static int keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns) {
   int loose = !s->pack_b && !call->packed && !call->transpose_a && !call->transpose_b;
   int by_panels = !s->rows_first && !s->swap && !s->held && !s->streamed && s->rows >= KEPT_ROWS;
-  return vx_kept && loose && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
+  return vx_panel_room && loose && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
 }
+
+/* Steps of k of a panel that is kept. */
+static int64_t kept_depth(const vx_strategy *s) { return vx_panel_room / (s->vectors * vx_lanes + KEPT_BESIDE * s->rows); }
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 
@@ -68,7 +71,7 @@ static int64_t tile_depth(const vx_strategy *s, const vx_call *call, int64_t row
   int64_t depth = s->tile_k;
   int loose_b = !s->pack_b && !call->packed, loose_a = !s->pack_a && call->transpose_a;
   int once = (loose_b || loose_a) && rows <= tile_rows(s, call->n);
-  if (keeps_panels(call, s, rows, call->n)) return larger(smaller(depth, vx_kept / (s->vectors * vx_lanes + KEPT_BESIDE * s->rows)), 1);
+  if (keeps_panels(call, s, rows, call->n)) return larger(smaller(depth, kept_depth(s)), 1);
   if (loose_b) depth = loose_depth(depth, call->n, call->ldb, once);
   if (loose_a) depth = loose_depth(depth, call->m, call->lda, once);
   return larger(depth, 1);

@@ -240,7 +240,7 @@ extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a pr
 extern const int64_t vx_crowded_span;  /* bytes; rows a multiple of them apart crowd few sets of the caches, */
 extern const int64_t vx_crowded_rows;  /* and so many of them stay in L2, */
 extern const int64_t vx_crammed_rows;  /* or so many if all start in one set of L1 */
-extern const int64_t vx_kept;          /* elements that L1 has room for of a kept panel of B, and of the A that goes by */
+extern const int64_t vx_panel_room;    /* elements that L1 has room for of a kept panel of B, and of the A that goes by */
 extern const int64_t vx_reach;         /* bytes of pages whose translations are found again, 0 for any number, */
 extern const int64_t vx_page_bytes;    /* and of one page */
 extern const int64_t vx_roomy;         /* whether a core starts one multiply-add a cycle */
