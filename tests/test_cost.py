@@ -199,8 +199,7 @@ def test_a_wide_tile_grows_in_a_narrow_product(name):
         rows = max(wide.l0.m, min(rows, load_spec(name).memories[0].ways - 1))
         made = replace(wide, l0=replace(wide.l0, m=rows, n=2 * one.lanes))
         pair = replace(one, strategies=(wide, made))
-        turned = Shape(5000, 2 * one.lanes, 100, OperandB.TRANSPOSED)  # of a plain B the native one keeps its panel
-        grown, native = pair.costs(turned, ONE_TASK, 1).terms()["compute"]
+        grown, native = pair.costs(shape(5000, 2 * one.lanes, 100), ONE_TASK, 1).terms()["compute"]
         assert grown == pytest.approx(native, rel=1e-5)
         grows += rows > wide.l0.m
     assert grows
@@ -245,7 +244,7 @@ def test_rows_that_crowd_l2_are_taken_in_steps_that_it_keeps(name):
     assert deep
 
     def steps(lda: int, ldb: int, a_is_col: bool = False) -> dict[int, float]:
-        at = Shape(FEW_ROWS, 80, 2 * rows, OperandB.PLAIN, a_is_col=a_is_col, lda=lda, ldb=ldb)
+        at = Shape(64, 80, 2 * rows, OperandB.PLAIN, a_is_col=a_is_col, lda=lda, ldb=ldb)
         partials = np.asarray(one.costs(at, ONE_TASK, 1).terms()["partials"])
         return {i: float(partials[i]) for i in deep}
 
@@ -368,8 +367,10 @@ def test_rows_on_more_pages_than_are_found_again_are_taken_in_steps():
 
 @pytest.mark.parametrize("name", [spec.name for spec in cpus()])
 def test_a_panel_that_many_row_tiles_read_is_kept_in_l1(name: str) -> None:
-    """Of a plain B, by tiles that are whole lines wide: in shorter steps of k, wherever rows of B start."""
-    one = priced(name)
+    """Of a plain B, by tiles that are whole lines wide, where pages are small: in shorter steps of k, wherever rows of
+    B start."""
+    one = small_pages(name)
+    assert not priced(name).rates.panel_room
     more = replace(one, rates=replace(one.rates, panel_room=1e6))
     tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and s.l1.k >= 512]
 

@@ -100,12 +100,12 @@ class Effects:
     refill: float = 0.4
     """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one: what it takes
     the place of is written back (Granite Rapids, 768 x 768 in a loop of C: 90 us by blocks of 256 to 400 KB, 124 by
-    790, 212 by 1.5 MB). Not counted for words."""
+    790, 212 by 1.5 MB). Counted where pages are small: other cores were not asked."""
     kept_share: float = 0.85
     """Share of L1 that a panel of a plain B and two tiles of A take up, where the first row tile keeps the panel for
-    the others (Granite Rapids, 9 x 48: 64 x 4096 x 1024 goes at 156, 165, 172, 175, 165 and 155 GFLOP/s with 64, 128,
-    192, 256, 384 and 512 steps of k, read as it lies at 153; 187 x 768 x 768 at 177, 188, 190, 188, 190 and 188, read
-    as it lies at 181)."""
+    the others. Where pages are small: elsewhere it was not tried. Granite Rapids, 9 x 48: 64 x 4096 x 1024 goes at 156,
+    165, 172, 175, 165 and 155 GFLOP/s with 64, 128, 192, 256, 384 and 512 steps of k, read as it lies at 153; 187 x 768
+    x 768 at 177, 188, 190, 188, 190 and 188, read as it lies at 181."""
     row_begin: float = 0.03
     """Share of the latency that is seen where a panel begins a row of a plain B, if pages are small and few rows on
     each: by 55 products of 29 to 435 rows of a Granite Rapids, ten plans each. Panels of 32 columns take 4 to 10 %

@@ -107,8 +107,6 @@ class Rates:
     """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
     row_piece: float
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
-    row_begin: float
-    """Share of the latency that is seen where a panel begins a row of an unpacked B,"""
     row_start: float
     """and which is seen even so;"""
     short_runs: float
@@ -174,6 +172,8 @@ class Rates:
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""
+    row_begin: float
+    """Share of the latency that is seen where one of several panels begins a row of an unpacked B."""
     refill: float
     """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one."""
     panel_room: float

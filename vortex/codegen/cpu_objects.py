@@ -172,10 +172,9 @@ def families(parts: Parts) -> list[Task]:
     ]
 
 
-def nest_tasks(strategies: Sequence[Strategy], parts: Parts, lanes: int) -> list[Task]:
-    """The nests of these strategies of float32 operands, and the micro-kernels that they alone call."""
+def nest_tasks(strategies: Sequence[Strategy], parts: Parts, keeping: list[RegisterTile]) -> list[Task]:
+    """The nests of these strategies of float32 operands, and micro-kernels for them that keep B."""
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
-    keeping = keeping_tiles(strategies, lanes)
     nests = [(stage, parts.store, copy_a, bool(keeping)) for stage in load_stages(strategies, parts.layouts)]
     half = -(-len(nests) // 2)
     emitted: list[Task] = [(_emit_stages, part) for part in (nests[:half], nests[half:]) if part]
