@@ -72,9 +72,6 @@ def retargeted(text: str, cpu: str) -> str:
     """LLVM text for the processor `cpu`, as text for `CPU`."""
     text = re.sub(r'"target-cpu"="[^"]*"', f'"target-cpu"="{CPU}"', text)
     text = text.replace(" x bfloat>", " x i16>")  # bits alone: AVX2's code would round them by a function of libgcc 13
-    text = re.sub(
-        r"(tail )?call (<16 x float>) asm sideeffect[^(]*\(\2 (%[^)]+)\)[^,\n]*", r"bitcast \2 \3 to \2", text
-    )
     text = re.sub(r' "target-features"="[^"]*"', "", text).replace(
         rf"\22mcpu\22:\22{cpu}\22", rf"\22mcpu\22:\22{CPU}\22"
     )
