@@ -16,7 +16,7 @@ from vortex.cache import object_files
 from vortex.candidates import Strategy, sieve
 from vortex.codegen.cpu import emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
-from vortex.codegen.cpu_objects import keeping_tiles, nest_tasks, parts_of, product_tasks
+from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
 from vortex.codegen.object_cache import ObjectCache
 from vortex.codegen.prices import cost_object
@@ -60,8 +60,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
         kept = ObjectCache(object_files(), makers())
         with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers, kept) as emission:
             tasks = product_tasks(shapes, parts)
-            keeping = keeping_tiles(strategies, manifest.lanes) if manifest.rates.panel_room else []
-            every = [*tasks.measured, *tasks.rest, *nest_tasks(strategies, parts, keeping)]
+            nests = nest_tasks(strategies, parts, manifest.lanes, bool(manifest.rates.panel_room))
+            every = [*tasks.measured, *tasks.rest, *nests]
             objects = emission.start(every).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
         rates, table, cpu = selector.rates, selector.table, hardware.llvm_cpu

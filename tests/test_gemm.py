@@ -19,12 +19,13 @@ import needs
 import numpy as np
 import psutil
 import pytest
-from conftest import CORES, dots
+from conftest import CORES, compiled, dots
 
 import vortex
 from vortex import DtypeError, OperandError, launcher
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros, zeros_for_constants
+from vortex.operators import Gemm
 from vortex.plans import Grid, LaunchPlan, OperandB
 
 RNG = np.random.default_rng(7)
@@ -269,11 +270,13 @@ def test_rows_that_crowd_the_caches_change_no_bit(gemm: GemmKernel, transpose_a:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kept_panels_change_no_bit(gemm: GemmKernel, threads: int) -> None:
+@pytest.mark.parametrize("paged", [False, True])
+def test_kept_panels_change_no_bit(gemm: GemmKernel, paged: bool, threads: int) -> None:
     """Of many rows the first register tile copies its panel of B for the others: those of few rows read B itself."""
+    gemm = compiled(Gemm()) if paged else gemm
     panel_room = gemm.manifest.rates.panel_room
     if not panel_room:
-        pytest.skip("no register tile of half lines keeps a panel")
+        pytest.skip("panels are kept where pages are small, and by no register tile of half lines")
     by_panels = [
         (index, s) for index, s in enumerate(gemm.manifest.strategies)
         if s.stage.tiled and s.l0.m >= 3 and not (s.stage.rows_first or s.stage.pack_b or s.stage.swap)

@@ -16,7 +16,7 @@ from vortex.candidates import invariant_in_m, sieve, takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
 from vortex.codegen.cpu import Addition, emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
-from vortex.codegen.cpu_objects import keeping_tiles, nest_tasks, parts_of, product_tasks
+from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
 from vortex.codegen.object_cache import ObjectCache
 from vortex.codegen.prices import Prices
@@ -110,8 +110,7 @@ def compile(
             found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words, price
         )
         clock.lap("analyze")
-        keeping = keeping_tiles(chosen, lanes) if machine.panel_room else []
-        nests = emission.start([] if words else nest_tasks(chosen, parts, keeping))
+        nests = emission.start([] if words else nest_tasks(chosen, parts, lanes, bool(machine.panel_room)))
         objects = kernels + others.wait("emitting nests", lambda what, share: progress(what, 0.6 + 0.2 * share))
         objects += nests.wait("emitting nests", lambda what, share: progress(what, 0.8 + 0.1 * share))
         clock.lap("emit")

@@ -139,9 +139,8 @@ def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
         )
         B = T.match_buffer(b, (depth, columns), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (rows, columns), "float32", align=4, strides=[ldc, T.int64(1)])
-        F = T.match_buffer(
-            ahead, (depth, columns), "float32", align=4, strides=[beyond if lanes > NARROW else ldb, T.int64(1)]
-        )
+        asked = T.meta_var(beyond if lanes > NARROW else ldb)
+        F = T.match_buffer(ahead, (depth, columns), "float32", align=4, strides=[asked, T.int64(1)])
         K = T.match_buffer(kept, (depth, columns), "float32", align=4)
         with T.sblock("root"):
             mask = T.sblock_alloc_buffer((vectors * lanes,), "int32", scope="local")
@@ -150,7 +149,7 @@ def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
-            reduce(A, B, F, K, mask, row, acc, turn, depth, every, ldb, beyond if lanes > NARROW else ldb, last)
+            reduce(A, B, F, K, mask, row, acc, turn, depth, every, ldb, asked, last)
             if T.bitwise_and(how, STREAMS) != 0:
                 stages.stream(C, acc)
             else:

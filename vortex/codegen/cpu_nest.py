@@ -217,8 +217,7 @@ def nest(
                             )
                         )
                     # Divisions are for each band or panel: a tile of a short k takes no longer than a few of them.
-                    may_keep: T.let[T.bool] = T.And(T.bitwise_and(how, KEEPS) != 0, finish != 2)
-                    keeps_any: T.let[T.bool] = T.And(may_keep, tiles >= int(KEPT_TILES)) if keeps else T.bool(False)
+                    keeps_any: T.let[T.bool] = T.And(T.bitwise_and(how, KEEPS) != 0, tiles >= int(KEPT_TILES))
                     sharing: T.let[T.int64] = T.Select(panels > 1, T.int64(1), tiles) if asks_all else tiles
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)

@@ -172,8 +172,9 @@ def families(parts: Parts) -> list[Task]:
     ]
 
 
-def nest_tasks(strategies: Sequence[Strategy], parts: Parts, keeping: list[RegisterTile]) -> list[Task]:
-    """The nests of these strategies of float32 operands, and micro-kernels for them that keep B."""
+def nest_tasks(strategies: Sequence[Strategy], parts: Parts, lanes: int, keeps: bool) -> list[Task]:
+    """The nests of these strategies of float32 operands, and if L1 `keeps` panels of B the micro-kernels for that."""
+    keeping = keeping_tiles(strategies, lanes) if keeps else []
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
     nests = [(stage, parts.store, copy_a, bool(keeping)) for stage in load_stages(strategies, parts.layouts)]
     half = -(-len(nests) // 2)

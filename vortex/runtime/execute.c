@@ -109,8 +109,8 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int near = !quiet && comes_in_time(call, at->m);
   int32_t small = vx_reach ? VX_TRUSTS | (call->packed ? VX_SHARES : 0) : 0;
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | small;
-  int32_t keeps = keeps_panels(call, s, at->m, at->end - at->column) ? VX_KEEPS : 0;
-  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | keeps | asks;
+  int keeps = finish != VX_STORE_ONE_TILE && keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | asks;
   for (int64_t i = 0; i < at->m; i += band) {
     int64_t rows = smaller(band, at->m - i);
     vx_store from = *at->store;
