@@ -127,12 +127,12 @@ def test_dot_products_along_any_short_side(gemm: GemmKernel, short: int) -> None
 
 
 @pytest.mark.parametrize("outside", ["l2_bytes", "outer_bytes"])
-@pytest.mark.parametrize("k", [17, 97, 300])
+@pytest.mark.parametrize("k", [17, 97, 300, 3008])
 def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> None:
-    """Short ones in tiles of fewer rows, those from memory asked for ahead, of A or of a transposed B, and what is left
-    of each task: elements are the same bits as of the few rows that are nearer."""
+    """Short ones in tiles of fewer rows, long ones as streams, of A or of a transposed B, all of k at once or a page,
+    and what is left of each task: elements are the same bits as of the few rows that are nearer."""
     long = 2 * round(getattr(gemm.manifest.rates, outside)) // (4 * k) + 5
-    for short, over_b, threads in itertools.product((1, 2, 5), (False, True), (1, 2)):
+    for short, over_b, threads in itertools.product((1, 2, 4, 8), (False, True), (1, 2)):
         m, n = (short, long) if over_b else (long, short)
         a, b = (np.resize(reals(997, k), (rows, k)) for rows in (m, n))
         out, few = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)

@@ -233,15 +233,17 @@ def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path, near: bool, ask
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
 
 
-@pytest.mark.parametrize("near", [False, True])
-def test_rows_from_near_are_not_asked_for(tmp_path: Path, near: bool) -> None:
-    """The loads that bring them need the slots; sums stay in registers either way."""
+@pytest.mark.parametrize(
+    ("kind", "rows", "asked"), [("ONCE", 6, {"1"}), ("ONCE", 2, {"0", "1"}), ("STREAMS", 2, {"0"}), ("NEAR", 6, set())]
+)
+def test_rows_are_asked_for_into_the_cache_that_has_room(tmp_path: Path, kind: str, rows: int, asked: set[str]) -> None:
+    """And those from near not at all: the loads that bring them need the slots. Sums stay in registers either way."""
     pytest.importorskip("tvm")
-    from vortex.codegen.cpu_dot import STEP_IR, dot_kernel
+    from vortex.codegen.cpu_dot import STEP_IR, Rows, dot_kernel
     from vortex.codegen.lower import compile_object, cpu_target
 
     path = tmp_path / "dot.o"
-    compile_object([dot_kernel(6, 1, LANES, near)], cpu_target(SPEC.llvm_cpu), path, llvm_ir=STEP_IR)
+    compile_object([dot_kernel(rows, 1, LANES, Rows[kind])], cpu_target(SPEC.llvm_cpu), path, llvm_ir=STEP_IR)
     body = disassembled(path)
-    assert ("prefetch" in body) != near and len(re.findall(r"vfmadd", body)) >= 6
+    assert set(re.findall(r"prefetcht(\d)", body)) == asked and len(re.findall(r"vfmadd", body)) >= rows
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)

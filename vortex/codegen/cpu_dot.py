@@ -8,6 +8,7 @@ the outer product's single chain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ NEAR_ROWS, NEAR_COLUMNS = 6, 2
 the loads need (Zen 4, a column: 768 x 2304 86 GB/s, asked for 76; 128 x 1024 out of L2 106 and 82; 7261 x 432 72, two
 rows at a time and asked for 62). More columns wait for their multiply-adds. Eight rows a page apart crowd a set of L1.
 """
+PAIR, PAIRED = 2, 8
+"""Of tiles whose rows are long streams, each asked for into the first cache: memory gives a core of a Zen 5 40 to 50
+GB/s so, and 25 to 35 where taller tiles have rows that follow each other.
+"""
 MOST = 16
 """More than the columns of any tile: `VX_DOT_MOST`."""
 
@@ -53,22 +58,35 @@ def dot_shapes(registers: int, strategies: Sequence[Strategy]) -> tuple[tuple[in
     return tuple((rows, columns) for columns, most in tallest.items() for rows in range(1, most + 1))
 
 
-def near_shapes(dots: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Those (rows, columns) that have a kernel for rows from near as well."""
-    return tuple((rows, columns) for rows, columns in dots if rows <= NEAR_ROWS and columns <= NEAR_COLUMNS)
+class Rows(Enum):
+    """What the rows of a tile are to the caches, and the beginning of its kernel's name."""
+
+    ONCE = "dot"
+    """They follow each other, and a tile to come is asked for into L2."""
+    NEAR = "near_dot"
+    """They come from within the outermost cache, and nothing is asked for."""
+    STREAMS = "stream_dot"
+    """Each is the next one of a long stream, which is asked for into L1."""
 
 
-def dot_symbol(rows: int, columns: int, near: bool = False) -> str:
-    return f"vortex_{'near_dot' if near else 'dot'}_{rows}x{columns}"
+def shapes_of(kind: Rows, dots: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Those (rows, columns) that have a kernel of this kind."""
+    most = {Rows.ONCE: (DOT_ROWS, MOST), Rows.NEAR: (NEAR_ROWS, NEAR_COLUMNS), Rows.STREAMS: (PAIR, PAIRED)}
+    return tuple((r, c) for r, c in dots if r <= most[kind][0] and c <= most[kind][1])
 
 
-def dot_kernel(rows: int, columns: int, lanes: int, near: bool = False) -> tirx.PrimFunc:
+def dot_symbol(rows: int, columns: int, kind: Rows = Rows.ONCE) -> str:
+    return f"vortex_{kind.value}_{rows}x{columns}"
+
+
+def dot_kernel(rows: int, columns: int, lanes: int, kind: Rows = Rows.ONCE) -> tirx.PrimFunc:
     """C[i, j] (+)= sum over k of X[i, k] Y[j, k].
 
     `symbol(x, y, c, depth, ldx, ldy, row_stride, column_stride, accumulate, ahead)`, strides in elements; so far ahead
-    of X is asked for, unless it is `near`.
+    of X is asked for, unless it is near.
     """
-    kernel = filled(_form(lanes), dot_symbol(rows, columns, near), rows, columns, int(not near))
+    asks = {Rows.NEAR: 0, Rows.ONCE: 2, Rows.STREAMS: 1}[kind]
+    kernel = filled(_form(lanes), dot_symbol(rows, columns, kind), rows, columns, asks)
     names = vector_intrinsics(lanes)
     stages = (("zero", names.zero, 0), ("fetch_y", names.load, 1), ("fetch_x", names.load, 1))
     return placed(kernel, stages).mod["main"]
@@ -76,7 +94,7 @@ def dot_kernel(rows: int, columns: int, lanes: int, near: bool = False) -> tirx.
 
 @cache
 def _form(lanes: int) -> tirx.PrimFunc:
-    """The kernel of every tile; its last parameters are what `dot_kernel` fills in."""
+    """The kernel of every tile; its last parameters are what `dot_kernel` fills in, of them the cache that is asked."""
     rows, columns, asks = (tirx.Var(name, "int32") for name in ("rows", "columns", "asks"))
     count, vectors = rows * columns, LINE // lanes
 
@@ -145,8 +163,8 @@ def _form(lanes: int) -> tirx.PrimFunc:
             for line in T.serial(lines):
                 if asks != 0:
                     for i in T.unroll(rows):
-                        T.evaluate(fetch(T.address_of(X[i, line * LINE + ahead]), cache=2))
-                        if rows <= FEW_ROWS:
+                        T.evaluate(fetch(T.address_of(X[i, line * LINE + ahead]), cache=asks))
+                        if asks == 2 and rows <= FEW_ROWS:
                             T.evaluate(fetch(T.address_of(X[i, line * LINE + AHEAD])))
                 for v in T.unroll(vectors):
                     step(X, Y, acc, left, right, line * vectors + v)
@@ -157,7 +175,7 @@ def _form(lanes: int) -> tirx.PrimFunc:
             for _k in T.serial(T.truncdiv(depth + lanes - 1, lanes) - whole):
                 if asks != 0:
                     for i in T.unroll(rows):
-                        T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), cache=2))
+                        T.evaluate(fetch(T.address_of(X[i, whole * lanes + ahead]), cache=asks))
                 for l in T.vectorized(lanes):
                     with T.sblock("mask"):
                         vl = T.axis.spatial(lanes, l)
@@ -193,22 +211,19 @@ def _form(lanes: int) -> tirx.PrimFunc:
 
 def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
     """An object file of these (rows, columns)."""
-    of_all = [dot_kernel(rows, columns, lanes) for rows, columns in shapes]
-    of_near = [dot_kernel(rows, columns, lanes, near=True) for rows, columns in near_shapes(shapes)]
-    compile_object([*of_all, *of_near], cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
+    kernels = [dot_kernel(r, c, lanes, kind) for kind in Rows for r, c in shapes_of(kind, shapes)]
+    compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
 def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False) -> list[str]:
     """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
-    near = () if words else near_shapes(dots)
+    of = {kind: () if words and kind is not Rows.ONCE else shapes_of(kind, dots) for kind in Rows}
     widest, longest = max((columns for _, columns in dots), default=0), round(rates.registers) if dots else 0
     item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
     signature = f"(const {item} *, const {item} *, {item} *, {'int64_t, ' * 5}int32_t, int64_t{forms})"
     return [
-        *(f"extern int32_t {dot_symbol(r, c)}{signature};" for r, c in dots),
-        *(f"extern int32_t {dot_symbol(r, c, near=True)}{signature};" for r, c in near),
-        *_by_columns("dot", dots, near=False),
-        *_by_columns("near", near, near=True),
+        *(f"extern int32_t {dot_symbol(r, c, kind)}{signature};" for kind in Rows for r, c in of[kind]),
+        *(line for kind in Rows for line in _by_columns(kind, of[kind])),
         f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
@@ -217,10 +232,11 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
     ]
 
 
-def _by_columns(name: str, shapes: Sequence[tuple[int, int]], near: bool) -> list[str]:
+def _by_columns(kind: Rows, shapes: Sequence[tuple[int, int]]) -> list[str]:
     """The kernels by columns and rows, and the most rows by columns; 0 where there is none."""
-    kernels = [[dot_symbol(r, c, near) if (r, c) in shapes else "0" for r in range(DOT_ROWS + 1)] for c in range(MOST)]
+    kernels = [[dot_symbol(r, c, kind) if (r, c) in shapes else "0" for r in range(DOT_ROWS + 1)] for c in range(MOST)]
     most = [max((rows for rows, columns in shapes if columns == c), default=0) for c in range(MOST)]
+    name = {Rows.ONCE: "dot", Rows.NEAR: "near", Rows.STREAMS: "stream"}[kind]
     return [
         f"const vx_dot vx_{name}_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1] = {{",
         *(f"  {{{', '.join(row)}}}," for row in kernels),

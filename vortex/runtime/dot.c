@@ -24,6 +24,14 @@
 #define KEPT 3
 /* Share of the outermost cache, one in so many, from within which rows come in time without being asked for. */
 #define NEAR_SHARE 2
+/* A piece of each row beside so many columns or more, all of the tile's, of which L1 has no room for this share beside what passes. */
+#define PIECED 3
+/* Columns beside which rows that straddle lines, two loads a vector, leave load ports no slot for asking. */
+#define LOADED 8
+#define PIECE (4096 / VX_ITEM)
+/* How far ahead each of a few long streams is asked for, out of memory and from within that share. */
+#define STREAM_AHEAD (4096 / VX_ITEM)
+#define NEAR_AHEAD (2048 / VX_ITEM)
 
 #if VX_WORDS
 #define FORMS(work, to) , (work)->flip_x, (work)->flip_y, (work)->times, (to).offsets
@@ -109,31 +117,55 @@ typedef struct {
 /* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
 static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
 
+/* Whether the rows come from outside L2, to one tile of columns. */
+static int outside(const vx_dotted *work) {
+  return work->columns == work->width && work->rows * work->ldx * VX_ITEM > vx_dot_cached;
+}
+
 /* Most rows of a tile, but for registers: of short rows that are read once, from outside L2, as many as prefetchers follow. */
 static int64_t followed(const vx_dotted *work) {
   int64_t apart = work->ldx * VX_ITEM;
-  int once = work->columns == work->width && !keeps(work), outside = work->rows * apart > vx_dot_cached;
-  return once && outside && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
+  return !keeps(work) && outside(work) && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
 }
 
-/* Whether the rows, those of each product of a batch, come from within half of the outermost cache: more than L1 has room for, of
- * which tiles are as tall as registers admit, each being over soon. */
-static int from_near(const vx_dotted *work) {
-  int64_t elements = work->rows * work->ldx;
-  if (work->columns != work->width || !vx_near_rows[work->width] || elements * VX_ITEM <= vx_dot_bytes) return 0;
+/* Whether the rows, those of each product of a batch, come from within half of the outermost cache. */
+static int within_reach(const vx_dotted *work) {
   int64_t products = larger(work->call->outputs / larger(work->call->m * work->call->n, 1), 1);
-  return !vx_overflows(NEAR_SHARE * products * elements);
+  return !vx_overflows(NEAR_SHARE * products * work->rows * work->ldx);
+}
+
+/* Whether they do so and are more than L1 has room for: tiles are as tall as registers admit, each being over soon. */
+static int from_near(const vx_dotted *work) {
+  int many = work->rows * work->ldx * VX_ITEM > vx_dot_bytes;
+  return work->columns == work->width && vx_near_rows[work->width] && many && within_reach(work);
+}
+
+/* Whether the rows of a tile lie as far apart as a task has room for, each the next of a stream as long as that: prefetchers follow a
+ * few streams from beginning to end, where rows that follow each other begin as many anew. Short rows cost more tiles than that saves,
+ * the more so beside more columns; a store stage finishes rows that follow each other. */
+static int streams(const vx_dotted *work) {
+  int64_t k = work->call->k, width = work->width;
+  if (!vx_stream_rows[width] || !outside(work) || (vx_store_stage && work->splits == 1)) return 0;
+  if (width >= LOADED && (work->ldx % LINE || (uintptr_t)work->x % 64)) return 0;
+  int64_t lines = work->near || width <= vx_stream_rows[width] ? 2 : within_reach(work) ? 6 : 3;
+  return k >= lines * LINE;
 }
 
 static int64_t tallest(const vx_dotted *work, int64_t columns) {
-  return work->near ? vx_near_rows[columns] : smaller(vx_dot_rows[columns], work->followed);
+  if (work->near) return vx_near_rows[columns];
+  return work->ahead ? vx_stream_rows[columns] : smaller(vx_dot_rows[columns], work->followed);
+}
+
+/* The kernels of so many columns, by rows. */
+static const vx_dot *tiles_of(const vx_dotted *work, int64_t columns) {
+  return work->near ? vx_near_tiles[columns] : work->ahead ? vx_stream_tiles[columns] : vx_dot_tiles[columns];
 }
 
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, asked by,
                      sums to) {
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
-  const vx_dot *tiles = (work->near ? vx_near_tiles : vx_dot_tiles)[columns];
+  const vx_dot *tiles = tiles_of(work, columns);
   int64_t most = tallest(work, columns);
   for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
     int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further;
@@ -144,10 +176,31 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
   }
 }
 
-/* As much of k at a time as L1 keeps of a tile of columns. */
+/* As much of k at a time as L1 keeps of a tile of columns; it orders the sums, and so depends on k and columns alone. */
 static int64_t piece_of(const vx_dotted *work, int64_t depth) {
-  int64_t most = vx_dot_bytes / VX_ITEM / work->width;
-  return rounded(keeps(work) ? quotient_up(depth, larger(quotient_up(depth, most), 1)) : depth, LINE);
+  int64_t most = keeps(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
+  int many = work->width >= PIECED && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
+  if (many && work->columns == work->width && vx_stream_rows[work->width]) most = smaller(most, PIECE);
+  return rounded(quotient_up(depth, larger(quotient_up(depth, most), 1)), LINE);
+}
+
+/* The rows `row` to `end`, each tile's as far apart as they fill tiles, and what is left. */
+static void run_streams(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
+  int64_t height = tallest(work, work->width), tiles = (end - row) / height, depth = piece_of(work, part->depth);
+  vx_dot tile = tiles_of(work, work->width)[height];
+  int64_t ahead = depth < part->depth ? quotient_up(work->ahead, depth) * work->ldx : work->ahead;
+  vx_part piece = *part;
+  for (int64_t done = 0; !done || done < part->depth; done += depth) {
+    piece.first = part->first + done;
+    piece.depth = smaller(depth, part->depth - done);
+    piece.accumulate = part->accumulate | (done > 0);
+    const void *x = element(work->x, piece.first + row * work->ldx), *y = element(work->y, piece.first);
+    for (int64_t i = 0; i < tiles; i++)
+      tile(element(x, i * work->ldx), y, to.c + i * to.row_stride, piece.depth, tiles * work->ldx, work->ldy, tiles * to.row_stride,
+           to.column_stride, piece.accumulate, ahead FORMS(work, to));
+    sums rest = {to.c + tiles * height * to.row_stride, to.row_stride, to.column_stride, to.offsets};
+    run_tile(work, &piece, row + tiles * height, end, 0, work->width, (asked){0, 0, 0}, rest);
+  }
 }
 
 /* The rows `row` to `end`, after which come those to `last`. */
@@ -156,6 +209,10 @@ static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, in
   int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
   int64_t kept = vx_dot_cached / KEPT / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
+  if (work->ahead) {
+    run_streams(work, part, row, end, to);
+    return;
+  }
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
     int64_t stop = smaller(row + chunk, end), next_chunk = stop < last ? (stop - row) * work->ldx : 0, done = 0;
     do {
@@ -250,6 +307,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
   work.followed = followed(&work);
   work.near = from_near(&work);
+  work.ahead = !streams(&work) ? 0 : within_reach(&work) ? NEAR_AHEAD : STREAM_AHEAD;
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest(&work, work.width));
   *prepared = work;
   return 0;

@@ -25,7 +25,8 @@ typedef struct {
   int64_t rows, columns, ldx, ldy, rows_per_task, blocks, splits;
   int64_t width, followed; /* columns of each tile, and most rows */
   int near;                /* whether the rows come from within the outermost cache, and have kernels for that */
-  int over_b; /* the rows are those of B as stored, columns of C */
+  int64_t ahead;           /* how far ahead each row of a tile is asked for, if it is the next of a long stream; else 0 */
+  int over_b;              /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 
 /* execute.c; the task `index` of the plan. */

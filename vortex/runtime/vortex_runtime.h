@@ -226,6 +226,9 @@ extern const int64_t vx_dot_rows[VX_DOT_MOST];
 /* Those for rows from within the outermost cache, which ask for nothing ahead; 0 where the others serve them too. */
 extern const vx_dot vx_near_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1];
 extern const int64_t vx_near_rows[VX_DOT_MOST];
+/* And those for a few rows that are each the next one of a long stream. */
+extern const vx_dot vx_stream_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1];
+extern const int64_t vx_stream_rows[VX_DOT_MOST];
 extern const int64_t vx_dot_widest;    /* columns of a tile */
 extern const int64_t vx_dot_short;     /* and of as many as are tiled where they lie along k; at most VX_DOT_SHORT */
 extern const int64_t vx_dot_bytes;     /* of a tile of columns that L1 keeps */
