@@ -75,6 +75,8 @@ def retargeted(text: str, cpu: str) -> str:
     text = re.sub(r' "target-features"="[^"]*"', "", text).replace(
         rf"\22mcpu\22:\22{cpu}\22", rf"\22mcpu\22:\22{CPU}\22"
     )
+    same = r'(?:tail )?call (<\d+ x float>) asm "", "=v,0"\(<\d+ x float> (%[\w.]+)\)(?: #\d+)?'
+    text = re.sub(same, r"freeze \1 \2", text)
     for name in sorted(set(re.findall(r"@(llvm\.x86\.avx512[\w.]+)\(", text))):
         text = re.sub(rf"^declare .*@{re.escape(name)}\(.*\n", "", text, flags=re.MULTILINE)
         text = text.replace(f"@{name}(", f'@"written out: {name}"(') + written_out(name)

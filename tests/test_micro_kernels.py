@@ -1,6 +1,7 @@
 """The assembly of L0 on AVX-512, and on AVX2: accumulators stay in registers, B is asked for ahead."""
 
 import ctypes
+import itertools
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from needs import a_compiler
 from priced import found
 
+from vortex.affinity import cpu_flags
 from vortex.hardware import HardwareSpec
 from vortex.specs import load_spec
 
@@ -192,16 +194,15 @@ def test_what_comes_next_is_asked_for_as_fast_as_it_is_needed(
 
 
 def test_addresses_of_rows_stay_in_registers(kernels: dict[tuple[int, int], str]) -> None:
-    """A pointer for each of more than seven rows made loads of pointers in every step of k; before the two loops they
-    are fetched once."""
+    """A pointer for each of more than seven rows made loads of pointers in every step of k."""
     from vortex.codegen.cpu_rows import GROUP
 
     tall = {tile: body for tile, body in kernels.items() if tile[0] > GROUP}
     assert len(tall) > 30
     for body in tall.values():
-        steps = [line for line in body.splitlines() if "vfmadd" in line or "(%rsp)" in line]
-        first, last = (edge(at for at, line in enumerate(steps) if "vfmadd" in line) for edge in (min, max))
-        assert sum("(%rsp)" in line for line in steps[first:last]) <= 2 * FEW
+        turns = [turn for turn in loops(body) if any("vfmadd" in line for line in turn)]
+        assert len(turns) >= 2
+        assert all(sum("(%rsp)" in line for line in turn) <= 2 * FEW for turn in turns)
 
 
 def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> None:
@@ -231,6 +232,38 @@ def test_rows_of_b_stream_past_sums_in_registers(tmp_path: Path, near: bool, ask
     body = disassembled(path)
     assert len(re.findall(asks, body)) >= vectors * streamed.k
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
+
+
+@pytest.mark.parametrize("rows", [8, 14, 20])
+def test_quads_of_a_take_half_the_broadcasts_from_memory_and_change_no_bit(tmp_path: Path, rows: int) -> None:
+    """Of single vectors, where they are told to: of four steps two come out of one load."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_kernels import RegisterTile, micro_kernel
+    from vortex.codegen.cpu_rows import compile_tiles
+    from vortex.codegen.cpu_tile import ADDS, QUADS
+    from vortex.codegen.link import link
+
+    tile, path = RegisterTile(rows, 1, "row"), tmp_path / "quads.o"
+    compile_tiles([micro_kernel(tile, LANES)], rows, LANES, SPEC.llvm_cpu, path)
+    body = disassembled(path)
+    assert len(re.findall("vbroadcastf32x4", body)) == rows and len(re.findall("vshufps", body)) == 2 * rows
+    assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
+    if not SPEC.features <= cpu_flags():
+        return
+    library = tmp_path / "quads.so"
+    link(library, [path], [])
+    call = getattr(ctypes.CDLL(str(library)), tile.symbol)
+    for k, columns in itertools.product((1, 3, 4, 7, 8, 101), (1, 15, 16)):
+        a, b = (np.random.default_rng(k).standard_normal(shape, np.float32) for shape in ((rows, k), (k + 1, LANES)))
+        sums = [np.ones((rows, LANES), np.float32) for _ in range(2)]
+        for how, c in zip((ADDS, ADDS | QUADS), sums, strict=True):
+            pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, c)]
+            sizes = [ctypes.c_int64(x) for x in (k, k, LANES, LANES)]
+            asked = [pointers[1], ctypes.c_int64(16), ctypes.c_int64(LANES), pointers[1]]
+            call(*pointers, *sizes, ctypes.c_int32(columns), ctypes.c_int32(how), *asked)
+        exact = 1 + a.astype(np.float64) @ b[:k, :columns]
+        assert np.array_equal(*sums) and np.allclose(sums[0][:, :columns], exact, atol=1e-4)
+        assert np.all(sums[0][:, columns:] == 1)
 
 
 @pytest.mark.parametrize(

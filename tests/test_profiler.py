@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from vortex.candidates import sieve
 from vortex.operators import Gemm
 from vortex.passes import PASSES, Pass, undisturbed
@@ -14,6 +16,8 @@ from vortex.specs import load_spec
 
 class SteadyTimer:
     """A device on which every micro-kernel takes 5 ns plus 1 ns per step and row."""
+
+    quads: bool | None = None
 
     def micro_kernel(
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
@@ -54,6 +58,27 @@ class HeldUpTimer(SteadyTimer):
         self.calls += 1
         times = super().micro_kernel(layout, rows, vectors, depth, calls, repetitions)
         return [2 * seconds for seconds in times] if self.calls == 3 else times
+
+
+class QuadsTimer(SteadyTimer):
+    """The same, but with quads micro-kernels of a single vector take this share of the time."""
+
+    def __init__(self, share: float) -> None:
+        self.quads, self.share = False, share
+
+    def micro_kernel(
+        self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
+    ) -> list[float]:
+        times = super().micro_kernel(layout, rows, vectors, depth, calls, repetitions)
+        return [seconds * (self.share if self.quads and vectors == 1 else 1) for seconds in times]
+
+
+@pytest.mark.parametrize(("share", "pay"), [(0.9, True), (0.99, False), (1.5, False)])
+def test_quads_are_loaded_and_timed_where_they_pay(share: float, pay: bool) -> None:
+    profile = acquire(load_spec("epyc-zen5"), [(14, 1), (4, 2)], 16, QuadsTimer(share), ("tvm 0",))
+    assert profile.quads is pay
+    slopes = {(kernel.rows, kernel.vectors): kernel.slope_s / kernel.rows for kernel in profile.kernels}
+    assert abs(slopes[14, 1] - 1e-9 * (share if pay else 1)) < 1e-12 and abs(slopes[4, 2] - 1e-9) < 1e-12
 
 
 def test_what_holds_up_one_depth_changes_no_slope() -> None:

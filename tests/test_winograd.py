@@ -69,7 +69,7 @@ class Executor:
     def __init__(self, folder: Path) -> None:
         from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
         from vortex.codegen.cpu_load import copy_kernel, transpose_kernel
-        from vortex.codegen.cpu_steps import settle_ir
+        from vortex.codegen.cpu_steps import quad_ir, settle_ir
         from vortex.codegen.cpu_tile import stream_ir
         from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
         from vortex.codegen.link import RUNTIME, link
@@ -80,7 +80,8 @@ class Executor:
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         loads = [copy_kernel(LANES), transpose_kernel(LANES)]
         parts = [*kernels, dispatch(tiles), *loads, *winograd_kernels(TILES, LANES)]
-        compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=stream_ir(LANES) + settle_ir(LANES))
+        text = stream_ir(LANES) + settle_ir(LANES) + quad_ir(LANES)
+        compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=text)
         function = winograd_costs(MODEL.rates, MODEL.table, LANES)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)
         slopes = ", ".join(float(value).hex() for value in MODEL.table.seconds.ravel())

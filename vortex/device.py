@@ -8,6 +8,8 @@ from pathlib import Path
 
 from vortex.affinity import request_tiles
 from vortex.codegen.cpu import measuring_table
+from vortex.codegen.cpu_steps import NARROW
+from vortex.codegen.cpu_tile import QUADS
 from vortex.codegen.cpu_words_objects import word_measuring_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.dtypes import WordFormat
@@ -24,6 +26,7 @@ class Meter:
             request_tiles()
         link(path, objects, [table, RUNTIME / "measure.c", RUNTIME / "threads.c"])
         self._library = ctypes.CDLL(str(path))
+        self.quads: bool | None = None if words or lanes <= NARROW else False
 
     def _times(self, function: str, repetitions: int, *arguments: int) -> list[float]:
         times = (ctypes.c_double * repetitions)()
@@ -35,8 +38,8 @@ class Meter:
     def micro_kernel(
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
     ) -> list[float]:
-        """Seconds per call with operands in the innermost cache."""
-        return self._times("vx_time_l0", repetitions, layout, rows, vectors, depth, calls)
+        """Seconds per call with operands in the innermost cache; of those that can, as they are with `quads` or not."""
+        return self._times("vx_time_l0", repetitions, layout, rows, vectors, depth, QUADS * bool(self.quads), calls)
 
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]:
         """Seconds per element; stage 0 copies, 1 transposes."""

@@ -20,7 +20,7 @@ from vortex.blocks import room_words
 from vortex.candidates import DOT_ROWS, NARROW_ROWS, dot_tiles
 from vortex.dtypes import WordFormat
 from vortex.hardware import HardwareSpec, Instruction
-from vortex.passes import KernelTimer, one_pass, undisturbed
+from vortex.passes import KernelTimer, one_pass, quads_pay, undisturbed
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
 
@@ -57,6 +57,8 @@ class Profile:
     copy_s: float
     transpose_s: float
     thread_start_s: float
+    quads: bool = False
+    """Whether micro-kernels of a single vector were quicker, and timed, with four elements of A loaded at once."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -100,6 +102,7 @@ def measure(
         at: max(4 * short, min(256, inner // (4 * (at[0] + at[1] * lanes))) // isa.depth * isa.depth)
         for at in sorted(shapes)
     }
+    quads = quads_pay(timer, depths)
     passes = undisturbed(partial(one_pass, spec, isa, timer, short, depths))
     kernels = []
     for (rows, vectors), depth in depths.items():
@@ -122,6 +125,7 @@ def measure(
             spec.thread_start_ns * 1e-9,
             float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0,
         ),
+        quads=quads,
     )
 
 

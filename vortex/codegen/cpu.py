@@ -20,6 +20,7 @@ from vortex.codegen.cpu_nest import LoadStage
 from vortex.codegen.cpu_objects import STAGES, Parts, load_stages
 from vortex.codegen.cpu_store import store_symbols
 from vortex.codegen.cpu_streamed import streamed_table
+from vortex.codegen.cpu_tile import QUADS
 from vortex.codegen.cpu_words_objects import word_defines, word_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
@@ -111,6 +112,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
             f"const int64_t vx_fixed[3] = {{{extents}}};",
+            f"const int32_t vx_quads = {QUADS * parts.quads};",
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
             *dot_table(parts.dots, selector.rates, bool(words)),

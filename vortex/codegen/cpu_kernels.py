@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_finish import Finish, finishing_symbol
-from vortex.codegen.cpu_steps import NARROW, reduction, step_blocks, steps_of
+from vortex.codegen.cpu_steps import NARROW, QUAD, loads_quads, reduction, step_blocks, steps_of
 from vortex.codegen.cpu_tile import (
     ADDS,
     STREAMS,
@@ -48,15 +48,17 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
 
     `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every, beyond, kept)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
-    first, and whether whole lines of it are written past the caches. For each `every` / STEP steps of k it asks for one
-    row, `columns` wide and `beyond` apart, of what comes next at `ahead`: whole rows, since lines that do not follow
-    each other come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the first
-    cache. One that keeps B writes it to `kept`, row after row; its last vector is whole. Tiles of AVX2 have no register
-    for another distance: none keeps B, and what they ask for is as far apart as rows of B.
+    first, whether whole lines of it are written past the caches, and whether A is loaded in quads where it can be. For
+    each `every` / STEP steps of k it asks for one row, `columns` wide and `beyond` apart, of what comes next at
+    `ahead`: whole rows, since lines that do not follow each other come from memory at half the rate. If `every` is 0 it
+    asks for one at each step, and into the first cache. One that keeps B writes it to `kept`, row after row; its last
+    vector is whole. Tiles of AVX2 have no register for another distance: none keeps B, and what they ask for is as far
+    apart as rows of B.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     steps = 1 if tile.keeps else steps_of(tile.rows, lanes)
-    form = _form(tile.rows >= tile.vectors, lanes, steps, tile.keeps)
+    quads = tile.layout == "row" and not tile.keeps and loads_quads(tile.rows, tile.vectors, lanes)
+    form = _form(tile.rows >= tile.vectors, lanes, steps, tile.keeps, quads)
     kernel = filled(form, tile.symbol, tile.rows, tile.vectors, *strides)
     names = vector_intrinsics(lanes)
     return placed(
@@ -97,7 +99,8 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
     `symbol(a, b, out, depth, lda, ldb, ldo, last, ahead, every, how, x0, stride0, ..., x3, stride3)`: `out` and the
     tensors of the chain from the tile's first row and column on, as `cpu_store.store_stage` reads them.
     """
-    form = _finishing_form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes), store)
+    quads = loads_quads(tile.rows, tile.vectors, lanes)
+    form = _finishing_form(tile.rows >= tile.vectors, lanes, steps_of(tile.rows, lanes), store, quads)
     kernel = filled(form, finishing_symbol(tile.rows, tile.vectors), tile.rows, tile.vectors)
     names = vector_intrinsics(lanes)
     stages = ("zero", names.zero, 0), *step_blocks(names)
@@ -105,13 +108,13 @@ def finishing_kernel(tile: RegisterTile, lanes: int, store: Store) -> tirx.PrimF
 
 
 @cache
-def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
-    """The kernel of every tile that is `tall`, or that is not, with `steps` of k in a turn, and `keeps` B or does not;
-    its last parameters are those that `micro_kernel` fills in."""
+def _form(tall: bool, lanes: int, steps: int, keeps: bool, quads: bool) -> tirx.PrimFunc:
+    """The kernel of every tile that is `tall`, or that is not, with `steps` of k in a turn, and `keeps` B or does not,
+    or can load `quads`; its last parameters are those that `micro_kernel` fills in."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     row_stride, depth_stride = (tirx.Var(name, "int64") for name in ("row_stride", "depth_stride"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps, keeps)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps, keeps, quads)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
     def kernel(
@@ -149,7 +152,9 @@ def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
             turn = T.sblock_alloc_buffer((2,), "int64", scope="local")
             stages.masks(mask, last)
             stages.begin(acc, mask, C, T.bitwise_and(how, ADDS) != 0)
-            reduce(A, B, F, K, mask, row, acc, turn, depth, every, ldb, asked, last)
+            four = T.sblock_alloc_buffer((QUAD, lanes), "float32", scope="local")
+            quad = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            reduce(A, B, F, K, mask, row, acc, turn, depth, every, ldb, asked, last, how, four, quad)
             if T.bitwise_and(how, STREAMS) != 0:
                 stages.stream(C, acc)
             else:
@@ -159,11 +164,11 @@ def _form(tall: bool, lanes: int, steps: int, keeps: bool) -> tirx.PrimFunc:
 
 
 @cache
-def _finishing_form(tall: bool, lanes: int, steps: int, store: Store) -> tirx.PrimFunc:
+def _finishing_form(tall: bool, lanes: int, steps: int, store: Store, quads: bool) -> tirx.PrimFunc:
     """The same for `finishing_kernel`."""
     rows, vectors = (tirx.Var(name, "int32") for name in ("rows", "vectors"))
     columns = vectors * lanes
-    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps)
+    stages, reduce = tile_stages(rows, vectors, lanes), reduction(rows, vectors, lanes, tall, steps, quads=quads)
     finish = Finish(store, lanes)
 
     @T.prim_func(s_tir=True, check_well_formed=False)  # its extents are free until `with_extents`
@@ -201,7 +206,9 @@ def _finishing_form(tall: bool, lanes: int, steps: int, store: Store) -> tirx.Pr
             finish.allocate()
             stages.masks(mask, last)
             stages.zero(acc)
-            reduce(A, B, F, None, mask, row, acc, turn, depth, every, ldb, ldb, last)
+            four = T.sblock_alloc_buffer((QUAD, lanes), "float32", scope="local")
+            quad = T.sblock_alloc_buffer((lanes,), "float32", scope="local")
+            reduce(A, B, F, None, mask, row, acc, turn, depth, every, ldb, ldb, last, how, four, quad)
             for j in T.unroll(vectors):
                 with T.sblock("finish"):
                     T.reads(acc[0:rows, 0:columns], mask[0:columns])

@@ -14,7 +14,7 @@ from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
-from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
 
@@ -314,7 +314,7 @@ def nest(
                                 step,
                                 row if pack_b else T.Select(from_kept, width, ldb),
                                 ldc,
-                                T.bitwise_or(begun, ended),
+                                T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS)),
                                 coming,
                                 every,
                                 apart,

@@ -55,6 +55,8 @@ class Parts:
     """Rows, vectors and depth of the kernels of the streamed family."""
     finishing: tuple[tuple[int, int], ...]
     """Rows and vectors of the micro-kernels that have the store stage in them."""
+    quads: bool = False
+    """Whether micro-kernels that can load four elements of A at once shall."""
 
 
 def parts_of(

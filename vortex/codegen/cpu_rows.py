@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from vortex.codegen.cpu_steps import NARROW_STEPS, SETTLE_SYMBOL, settle_ir
+from vortex.codegen.cpu_steps import FOUR_SYMBOL, NARROW_STEPS, QUAD, SETTLE_SYMBOL, quad_ir, settle_ir
 from vortex.codegen.cpu_tile import stream_ir
 from vortex.codegen.lower import compile_object, cpu_target, with_body
 from vortex.codegen.trees import found, mapped
@@ -32,7 +32,7 @@ ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
 
 def compile_tiles(kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path) -> None:
     """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`."""
-    text = stream_ir(lanes) + settle_ir(lanes) + rows_ir(max(rows, NARROW_STEPS))
+    text = stream_ir(lanes) + settle_ir(lanes) + quad_ir(lanes) + rows_ir(max(rows, NARROW_STEPS))
     compile_object([*kernels], cpu_target(llvm_cpu), path, llvm_ir=text, share=False, rewrite=by_groups)
 
 
@@ -44,7 +44,8 @@ def rows_ir(rows: int) -> str:
     """LLVM text that a module of kernels of at most `rows` rows needs
 
     `vortex_place_<row>(first, apart, along)` is where the element `along` of a row is, the first row at `first` and
-    each `apart` elements after the one before; `vortex_element_<row>` is what is there.
+    each `apart` elements after the one before; `vortex_element_<row>` is what is there, `vortex_four_<row>` with what
+    follows.
     """
     return "\n".join(_row_ir(row) for row in range(rows)) + _ATTRIBUTES
 
@@ -78,6 +79,11 @@ define weak_odr hidden float @{_symbol("element", row)}(ptr %first, i64 %apart, 
   %place = call ptr @{_symbol("place", row)}(ptr %first, i64 %apart, i64 %along)
   %value = load float, ptr %place, align 4
   ret float %value
+}}
+define weak_odr hidden <{QUAD} x float> @{FOUR_SYMBOL}_{row}(ptr %first, i64 %apart, i64 %along) #1 {{
+  %place = call ptr @{_symbol("place", row)}(ptr %first, i64 %apart, i64 %along)
+  %four = load <{QUAD} x float>, ptr %place, align 4
+  ret <{QUAD} x float> %four
 }}
 """
 
@@ -121,7 +127,7 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
     def placed(access: Any) -> tuple[int, list[Any]]:
         """The row of an access, counted from a first one, and the arguments of what finds it."""
         stride, (index,) = strides[STRIDES[access.source.name]], access.indices
-        first, row, along = in_rows(index, stride)
+        first, row, along = in_rows(index.base if isinstance(index, tirx.Ramp) else index, stride)
         return row, [tirx.address_of(tirx.BufferLoad(access.source, [first])), stride, along]
 
     rows: list[int] = []
@@ -131,6 +137,8 @@ def by_groups(function: tirx.PrimFunc) -> tirx.PrimFunc:
             return access
         row, arguments = placed(access)
         rows.append(row)
+        if isinstance(access.indices[0], tirx.Ramp):
+            return tirx.call_extern(f"float32x{QUAD}", f"{FOUR_SYMBOL}_{row}", *arguments)
         return tirx.call_extern("float32", _symbol("element", row), *arguments)
 
     def address(call: Any) -> Any:

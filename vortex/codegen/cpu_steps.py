@@ -5,7 +5,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import LINE, Intrinsics, fetch
+from vortex.codegen.cpu_tile import LINE, QUADS, Intrinsics, fetch
 
 STEPS = 2
 """Of k in a turn of the loop, whose own instructions take slots of the multiply-add units on Intel's cores: with one,
@@ -18,6 +18,12 @@ STEP = 16
 """What a step of k counts where kernels are told how often to ask for a row. In whole steps, of 2.46 that 13 rows of A
 need for a row of two lines, 2 were taken: all was asked for when a tile was four fifths done, and memory had nothing to
 do in the last one. 580768 x 32 x 1323 took 198 ms on two threads of a Granite Rapids and takes 174."""
+QUAD, QUAD_ROWS = 4, range(8, 21)
+"""Steps of k whose elements of A are loaded at once where a kernel is told to (`QUADS`): half of them are broadcast
+out of that register, the others from memory. With a single vector every multiply-add loads an element else, one more
+than a Zen 5 has ports for: 14 rows go at 265 GFLOP/s so, of 272, and at 235 (10 out of L2 at 255 and 226). And for how
+many rows: fewer wait for chains that are longer so, for more there are no registers."""
+FOUR_SYMBOL, QUAD_SYMBOL = "vortex_four", "vortex_quad"
 SETTLE_SYMBOL = "vortex_settle"
 
 
@@ -29,6 +35,18 @@ def settle_ir(lanes: int) -> str:
   %same = call <{lanes} x float> asm sideeffect "", "={register},0,~{{memory}}"(<{lanes} x float> %sums)
   store <{lanes} x float> %same, ptr %place, align 4
   ret i32 0
+}}
+"""
+
+
+def quad_ir(lanes: int) -> str:
+    """LLVM text that a module of kernels which load quads needs: four elements in every quarter of a vector, out of
+    which LLVM shall take them; it would load each again."""
+    quarters = ", ".join(f"i32 {lane % QUAD}" for lane in range(lanes))
+    return f"""define weak_odr hidden <{lanes} x float> @{QUAD_SYMBOL}(<{QUAD} x float> %four) #0 {{
+  %quarters = shufflevector <{QUAD} x float> %four, <{QUAD} x float> poison, <{lanes} x i32> <{quarters}>
+  %same = call <{lanes} x float> asm "", "=v,0"(<{lanes} x float> %quarters)
+  ret <{lanes} x float> %same
 }}
 """
 
@@ -65,13 +83,21 @@ def steps_of(rows: int, lanes: int) -> int:
     return NARROW_STEPS if rows <= NARROW_ROWS else 1
 
 
-def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps: bool = False) -> Callable[..., None]:
+def loads_quads(rows: int, vectors: int, lanes: int) -> bool:
+    """Whether a tile of A by rows has the statements for that: a single vector of AVX-512."""
+    return lanes > NARROW and vectors == 1 and rows in QUAD_ROWS
+
+
+def reduction(
+    rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps: bool = False, quads: bool = False
+) -> Callable[..., None]:
     """Statements in TVMScript, for one use in one kernel: all of k, for a tile that is `tall` or not.
 
     One that `keeps`, of whole vectors and a step of k in a turn, writes the rows of B that it reads to K, one after the
     other, right away: LLVM would load all elements of A before a store that comes after the arithmetic, and spill them.
     """
     columns, settles = vectors * lanes, keeps or steps == NARROW_STEPS
+    quarters = [[lane // QUAD * QUAD + step for lane in range(lanes)] for step in range(QUAD)]
     lines = T.ceildiv(columns, LINE)
 
     @T.inline
@@ -118,8 +144,41 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps
                 acc[vi, vj] = acc[vi, vj] + A[vi, done + vk] * row[vj]
 
     @T.inline
-    def ask(F: Any, turn: Any, every: Any, apart: Any) -> None:
-        """`turn` counts what is left until the next rows, and the rows."""
+    def compute_quads(A: Any, B: Any, four: Any, quad: Any, acc: Any, k: Any) -> None:
+        for s in T.unroll(QUAD):
+            with T.sblock("load_quad"):
+                vk = T.axis.spatial(B.shape[0], k * QUAD + s)
+                vs = T.axis.spatial(QUAD, s)
+                T.reads(B[vk, 0:lanes])
+                T.writes(four[vs, 0:lanes])
+                four[vs, T.ramp(0, 1, lanes)] = B[vk, T.ramp(0, 1, lanes)]
+        for i in T.unroll(rows):
+            with T.sblock("quad"):
+                vi = T.axis.spatial(rows, i)
+                vk = T.axis.spatial(A.shape[1], k * QUAD)
+                T.reads(A[vi, vk : vk + QUAD], four[0:QUAD, 0:lanes], acc[vi, 0:lanes])
+                T.writes(quad[0:lanes], acc[vi, 0:lanes])
+                quad[T.ramp(0, 1, lanes)] = T.call_pure_extern(
+                    f"float32x{lanes}", QUAD_SYMBOL, A[vi, T.ramp(vk, 1, QUAD)]
+                )
+                acc[vi, T.ramp(0, 1, lanes)] = T.fma(
+                    T.Shuffle([quad[T.ramp(0, 1, lanes)]], quarters[0]),
+                    four[0, T.ramp(0, 1, lanes)],
+                    acc[vi, T.ramp(0, 1, lanes)],
+                )
+                acc[vi, T.ramp(0, 1, lanes)] = T.fma(
+                    T.Shuffle([quad[T.ramp(0, 1, lanes)]], quarters[1]),
+                    four[1, T.ramp(0, 1, lanes)],
+                    acc[vi, T.ramp(0, 1, lanes)],
+                )
+                for s in T.unroll(2, QUAD):
+                    acc[vi, T.ramp(0, 1, lanes)] = T.fma(
+                        T.broadcast(A[vi, vk + s], lanes), four[s, T.ramp(0, 1, lanes)], acc[vi, T.ramp(0, 1, lanes)]
+                    )
+
+    @T.inline
+    def ask(F: Any, turn: Any, every: Any, apart: Any, count: Any) -> None:
+        """`turn` counts what is left until the next rows, `count` of them, and the rows."""
         with T.sblock("ask"):
             T.reads(turn[0:2])
             T.writes(turn[0:2])
@@ -129,18 +188,18 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps
                 # A row that starts within a line ends in one more: the next row's, where they follow each other. Behind
                 # the others LLVM would make its address anew, from what it keeps on the stack.
                 if apart > T.Cast("int64", columns):
-                    for r in T.unroll(steps):
+                    for r in T.unroll(count):
                         T.evaluate(fetch(T.address_of(F[first + r, columns - 1]), cache=2))
                 if every == 0:
-                    for r in T.unroll(steps):
+                    for r in T.unroll(count):
                         for q in T.unroll(lines):
                             T.evaluate(fetch(T.address_of(F[first + r, q * LINE])))
                 else:
-                    for r in T.unroll(steps):
+                    for r in T.unroll(count):
                         for q in T.unroll(lines):
                             T.evaluate(fetch(T.address_of(F[first + r, q * LINE]), cache=2))
                 turn[0] = turn[0] + T.max(every, T.int64(STEP))
-                turn[1] = turn[1] + steps
+                turn[1] = turn[1] + count
 
     @T.inline
     def reduce(
@@ -157,6 +216,9 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps
         apart: Any,
         beyond: Any,
         last: Any,
+        how: Any,
+        four: Any,
+        quad: Any,
     ) -> None:
         with T.sblock("start"):
             T.reads()
@@ -167,7 +229,14 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps
         # follow. The last ones come after the loop, as an odd step does.
         overrun: T.let[T.int64] = 1 + T.truncdiv(T.int64(lanes - 1), T.max(apart, T.int64(1)))
         inside: T.let[T.int64] = T.Select(last == lanes, depth, T.max(depth - overrun, T.int64(0)))
-        for k in T.serial(T.truncdiv(inside, T.int64(steps))):
+        fours: T.let[T.bool] = T.bitwise_and(how, QUADS) != 0 if quads else T.bool(False)
+        in_quads: T.let[T.int64] = T.Select(fours, T.truncdiv(inside, T.int64(QUAD)), T.int64(0))
+        if quads:
+            for k in T.serial(in_quads):
+                compute_quads(A, B, four, quad, acc, k)
+                ask(F, turn, every, beyond, QUAD)
+        whole: T.let[T.int64] = T.Select(fours, T.int64(0), T.truncdiv(inside, T.int64(steps)))
+        for k in T.serial(whole):
             for step in T.serial(T.int64(steps)):
                 if tall:
                     for j in range(vectors):
@@ -186,8 +255,8 @@ def reduction(rows: Any, vectors: Any, lanes: int, tall: bool, steps: int, keeps
                 if settles:
                     settled(acc, rows, vectors, lanes)
             # After the arithmetic: a branch before it makes LLVM spill accumulators (10x2 and 6x4: half the speed).
-            ask(F, turn, every, beyond)
-        done: T.let[T.int64] = T.truncdiv(inside, T.int64(steps)) * steps
+            ask(F, turn, every, beyond, steps)
+        done: T.let[T.int64] = in_quads * QUAD + whole * steps
         for k in T.serial(depth - done):
             if tall:
                 for j in range(vectors):

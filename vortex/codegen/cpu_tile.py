@@ -60,7 +60,7 @@ class Intrinsics:
     store: str
 
 
-ADDS, STREAMS, NEAR, QUIET, SHARES, TRUSTS, KEEPS = 1, 2, 4, 8, 16, 32, 64
+ADDS, STREAMS, NEAR, QUIET, SHARES, TRUSTS, KEEPS, QUADS = 1, 2, 4, 8, 16, 32, 64, 128
 """What a kernel does with its sums and a nest with what comes next, bit by bit: runtime/vortex_runtime.h."""
 STREAM_SYMBOL = "vortex_stream"
 

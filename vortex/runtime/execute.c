@@ -110,7 +110,7 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int32_t small = vx_reach ? VX_TRUSTS | (call->packed ? VX_SHARES : 0) : 0;
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | small;
   int keeps = finish != VX_STORE_ONE_TILE && keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
-  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | asks;
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;
   for (int64_t i = 0; i < at->m; i += band) {
     int64_t rows = smaller(band, at->m - i);
     vx_store from = *at->store;

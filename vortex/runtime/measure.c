@@ -28,9 +28,10 @@ static float *filled(size_t count) {
   return memory;
 }
 
-/* Seconds of one call at `depth`, operands in L1, and a single row asked for: one entry of `times` per repetition. 0, or 1 when memory
- * is out. */
-int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, int64_t calls, int64_t repetitions, double *times) {
+/* Seconds of one call at `depth`, `how` of VX_ADDS and so on, operands in L1, and a single row asked for: one entry of `times` per
+ * repetition. 0, or 1 when memory is out. */
+int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, int64_t how, int64_t calls, int64_t repetitions,
+               double *times) {
   int32_t rows = (int32_t)rows_, vectors = (int32_t)vectors_;
   int64_t lanes = vx_measured_lanes(), width = vectors * lanes, lda = layout ? rows : depth + 16;
   float *a = filled((size_t)(rows * lda + depth * lda)), *b = filled((size_t)((depth + 16) * width)), *c = filled((size_t)(rows * width));
@@ -38,7 +39,7 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
   vx_l0 run = vx_l0_layouts()[layout];
   for (int64_t r = -1; !failed && r < repetitions; r++) {
     double start = seconds();
-    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, 0, b, INT64_MAX / 2, width, NULL);
+    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, (int32_t)how, b, INT64_MAX / 2, width, NULL);
     if (r >= 0) times[r] = (seconds() - start) / calls;
   }
   free(a), free(b), free(c);
