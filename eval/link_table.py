@@ -53,7 +53,8 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     registers = hardware.instruction(manifest.dtype).registers
-    parts = parts_of(operator, strategies, shapes, LAYOUTS, registers, manifest.lanes)
+    emitted = parts_of(operator, strategies, shapes, LAYOUTS, registers, manifest.lanes)
+    parts = replace(emitted, quads=manifest.profile.get("quads", False))
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:
         folder = Path(name)

@@ -236,7 +236,7 @@ def _by_columns(kind: Rows, shapes: Sequence[tuple[int, int]]) -> list[str]:
     """The kernels by columns and rows, and the most rows by columns; 0 where there is none."""
     kernels = [[dot_symbol(r, c, kind) if (r, c) in shapes else "0" for r in range(DOT_ROWS + 1)] for c in range(MOST)]
     most = [max((rows for rows, columns in shapes if columns == c), default=0) for c in range(MOST)]
-    name = {Rows.ONCE: "dot", Rows.NEAR: "near", Rows.STREAMS: "stream"}[kind]
+    name = kind.value.split("_")[0]
     return [
         f"const vx_dot vx_{name}_tiles[VX_DOT_MOST][VX_DOT_TALLEST + 1] = {{",
         *(f"  {{{', '.join(row)}}}," for row in kernels),
