@@ -194,15 +194,21 @@ def test_what_comes_next_is_asked_for_as_fast_as_it_is_needed(
 
 
 def test_addresses_of_rows_stay_in_registers(kernels: dict[tuple[int, int], str]) -> None:
-    """A pointer for each of more than seven rows made loads of pointers in every step of k."""
+    """A pointer for each of more than seven rows made loads of pointers in every step of k; before the two loops they
+    are fetched once, and before the three of kernels that can load quads no more often in a turn."""
     from vortex.codegen.cpu_rows import GROUP
 
     tall = {tile: body for tile, body in kernels.items() if tile[0] > GROUP}
     assert len(tall) > 30
     for body in tall.values():
-        turns = [turn for turn in loops(body) if any("vfmadd" in line for line in turn)]
-        assert len(turns) >= 2
-        assert all(sum("(%rsp)" in line for line in turn) <= 2 * FEW for turn in turns)
+        if "vbroadcastf32x4" in body:
+            parts = [turn for turn in loops(body) if any("vfmadd" in line for line in turn)]
+            assert len(parts) >= 3
+        else:
+            steps = [line for line in body.splitlines() if "vfmadd" in line or "(%rsp)" in line]
+            first, last = (edge(at for at, line in enumerate(steps) if "vfmadd" in line) for edge in (min, max))
+            parts = [steps[first:last]]
+        assert all(sum("(%rsp)" in line for line in part) <= 2 * FEW for part in parts)
 
 
 def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@
 #define KEPT 3
 /* Share of the outermost cache, one in so many, from within which rows come in time without being asked for. */
 #define NEAR_SHARE 2
-/* A piece of each row beside so many columns or more, all of the tile's, of which L1 has no room for this share beside what passes. */
+/* Columns of a single tile from which on k is taken in pieces, a page of each row, where L1 would lose them to what passes. */
 #define PIECED 3
+#define PIECE (4096 / VX_ITEM)
 /* Columns beside which rows that straddle lines, two loads a vector, leave load ports no slot for asking. */
 #define LOADED 8
-#define PIECE (4096 / VX_ITEM)
 /* How far ahead each of a few long streams is asked for, out of memory and from within that share. */
 #define STREAM_AHEAD (4096 / VX_ITEM)
 #define NEAR_AHEAD (2048 / VX_ITEM)
@@ -146,7 +146,7 @@ static int from_near(const vx_dotted *work) {
 static int streams(const vx_dotted *work) {
   int64_t k = work->call->k, width = work->width;
   if (!vx_stream_rows[width] || !outside(work) || (vx_store_stage && work->splits == 1)) return 0;
-  if (width >= LOADED && (work->ldx % LINE || (uintptr_t)work->x % 64)) return 0;
+  if (width >= LOADED && !vx_in_whole_lines(work->x, 0, work->ldx)) return 0;
   int64_t lines = work->near || width <= vx_stream_rows[width] ? 2 : within_reach(work) ? 6 : 3;
   return k >= lines * LINE;
 }
@@ -161,13 +161,26 @@ static const vx_dot *tiles_of(const vx_dotted *work, int64_t columns) {
   return work->near ? vx_near_tiles[columns] : work->ahead ? vx_stream_tiles[columns] : vx_dot_tiles[columns];
 }
 
+/* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a piece of k the same one of a row to come is asked for. */
+static int64_t run_streams(const vx_dotted *work, const vx_part *part, const void *x, const void *y, int64_t rows, sums to) {
+  int64_t height = tallest(work, work->width), tiles = rows / height;
+  int64_t ahead = part->depth < work->call->k ? quotient_up(work->ahead, larger(part->depth, 1)) * work->ldx : work->ahead;
+  vx_dot tile = tiles_of(work, work->width)[height];
+  for (int64_t i = 0; i < tiles; i++)
+    tile(element(x, i * work->ldx), y, to.c + i * to.row_stride, part->depth, tiles * work->ldx, work->ldy, tiles * to.row_stride,
+         to.column_stride, part->accumulate, ahead FORMS(work, to));
+  return rows - tiles * height;
+}
+
 /* Sums of a part of k for the rows `row` to `end` and one tile of columns. */
 static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t column, int64_t columns, asked by,
                      sums to) {
   const void *x = element(work->x, part->first), *y = element(work->y, part->first + column * work->ldy);
   const vx_dot *tiles = tiles_of(work, columns);
-  int64_t most = tallest(work, columns);
-  for (; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
+  int64_t most = tallest(work, columns), left = end - row;
+  if (work->ahead) left = run_streams(work, part, element(x, row * work->ldx), y, left, to);
+  to.c += (end - row - left) * to.row_stride;
+  for (row = end - left; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
     int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further;
     tiles[height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
                   part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
@@ -184,35 +197,12 @@ static int64_t piece_of(const vx_dotted *work, int64_t depth) {
   return rounded(quotient_up(depth, larger(quotient_up(depth, larger(most, 1)), 1)), LINE);
 }
 
-/* The rows `row` to `end`, each tile's as far apart as they fill tiles, and what is left. */
-static void run_streams(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, sums to) {
-  int64_t height = tallest(work, work->width), tiles = (end - row) / height, depth = piece_of(work, part->depth);
-  vx_dot tile = tiles_of(work, work->width)[height];
-  int64_t ahead = depth < part->depth ? quotient_up(work->ahead, depth) * work->ldx : work->ahead;
-  vx_part piece = *part;
-  for (int64_t done = 0; !done || done < part->depth; done += depth) {
-    piece.first = part->first + done;
-    piece.depth = smaller(depth, part->depth - done);
-    piece.accumulate = part->accumulate | (done > 0);
-    const void *x = element(work->x, piece.first + row * work->ldx), *y = element(work->y, piece.first);
-    for (int64_t i = 0; i < tiles; i++)
-      tile(element(x, i * work->ldx), y, to.c + i * to.row_stride, piece.depth, tiles * work->ldx, work->ldy, tiles * to.row_stride,
-           to.column_stride, piece.accumulate, ahead FORMS(work, to));
-    sums rest = {to.c + tiles * height * to.row_stride, to.row_stride, to.column_stride, to.offsets};
-    run_tile(work, &piece, row + tiles * height, end, 0, work->width, (asked){0, 0, 0}, rest);
-  }
-}
-
 /* The rows `row` to `end`, after which come those to `last`. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
   int64_t width = work->width, most = tallest(work, width), tiles = quotient_up(work->columns, width);
-  int64_t depth = piece_of(work, part->depth), again = tiles > 1 || depth < part->depth;
+  int64_t depth = piece_of(work, part->depth), again = !work->ahead && (tiles > 1 || depth < part->depth);
   int64_t kept = vx_dot_cached / KEPT / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
-  if (work->ahead) {
-    run_streams(work, part, row, end, to);
-    return;
-  }
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
     int64_t stop = smaller(row + chunk, end), next_chunk = stop < last ? (stop - row) * work->ldx : 0, done = 0;
     do {

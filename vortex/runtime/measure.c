@@ -39,7 +39,8 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
   vx_l0 run = vx_l0_layouts()[layout];
   for (int64_t r = -1; !failed && r < repetitions; r++) {
     double start = seconds();
-    for (int64_t i = 0; i < calls; i++) run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, (int32_t)how, b, INT64_MAX / 2, width, NULL);
+    for (int64_t i = 0; i < calls; i++)
+      run(rows, vectors, a, b, c, depth, lda, width, width, (int32_t)lanes, (int32_t)how, b, INT64_MAX / 2, width, NULL);
     if (r >= 0) times[r] = (seconds() - start) / calls;
   }
   free(a), free(b), free(c);
