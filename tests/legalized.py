@@ -45,8 +45,29 @@ Products of bfloat16 are rounded here before they are added, and there they are 
 exact."""
 
 
+def looked_up(name: str, lanes: int, parameters: str, found: str) -> str:
+    """An LLVM function of parameters that takes the element %f of each lane, `found` from the place %i."""
+    lines = [
+        text.replace("%i", f"%i{lane}").replace("%e", f"%e{lane}").replace("%f", f"%f{lane}")
+        for lane in range(lanes)
+        for text in (f"%i = extractelement <{lanes} x i32> %at, i32 {lane}", *found.splitlines())
+    ]
+    total = "poison"
+    for lane in range(lanes):
+        lines.append(f"%v{lane} = insertelement <{lanes} x float> {total}, float %f{lane}, i32 {lane}")
+        total = f"%v{lane}"
+    body = "".join(f"  {line}\n" for line in lines) + f"  ret <{lanes} x float> {total}"
+    return f'define internal <{lanes} x float> @"written out: {name}"({parameters}) #0 {{\n{body}\n}}\n'
+
+
 def written_out(name: str) -> str:
     """An LLVM function `name` of what the intrinsic does."""
+    if name.endswith("mask.gather.dps.512"):  # the cost asks for all lanes
+        given = "<16 x float> %old, ptr %base, <16 x i32> %at, <16 x i1> %mask, i32 %scale"
+        return looked_up(name, 16, given, "%e = getelementptr float, ptr %base, i32 %i\n%f = load float, ptr %e")
+    if name.endswith("permvar.sf.512"):
+        given = "<16 x float> %table, <16 x i32> %at"
+        return looked_up(name, 16, given, "%e = and i32 %i, 15\n%f = extractelement <16 x float> %table, i32 %e")
     kind, bits = name.removeprefix("llvm.x86.").rsplit(".", 1)
     per_lane, sums, operands, times, plus, widened = DOTS[kind]
     lanes = int(bits) // 32

@@ -12,7 +12,7 @@ from vortex.plans import Family, Grid, LaunchPlan, Shape, split_grids, ways
 from vortex.polymerize import polymerize
 from vortex.problem import Problem
 from vortex.regions import Answer, Machine, as_plan
-from vortex.selector import DEEP, MOST_PARTS, SPLIT_GAIN, SPLIT_LOSS, WORTH, NumpyArithmetic, Selector, problem
+from vortex.selector import DEEP, MOST_PARTS, NEAR, SPLIT_GAIN, SPLIT_LOSS, WORTH, NumpyArithmetic, Selector, problem
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,18 @@ class Many:
             found.append(predict(ops, self.selector.float32_rates, self.selector.columns, calls).total)
         return np.concatenate(found)
 
-    def least(self, places: np.ndarray, dot: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
-        dots, strategies = self.selector.columns.dot, self.selector.strategies
+    def near(self) -> np.ndarray:
+        """`Selector.near` of every shape."""
+        total, dot = self.totals(np.arange(len(self.shapes)), Grid(1, 1), 1), self.selector.columns.dot
+        best = total.min(axis=1, keepdims=True)
+        return (dot[None] == dot[total.argmin(axis=1)][:, None]) & (total <= np.float32(NEAR) * best)
+
+    def least(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
+        strategies = self.selector.strategies
         index, way = np.zeros(len(places), int), np.zeros(len(places), int)
         seconds = np.full(len(places), np.inf, np.float32)
         for at, (grid, workers) in enumerate(choice):
-            total = np.where(dots[None] == dot[:, None], self.totals(places, grid, workers), np.float32(NEVER))
+            total = np.where(among, self.totals(places, grid, workers), np.float32(NEVER))
             value, best = total.min(axis=1), total.argmin(axis=1)
             better = value < seconds
             index[better], way[better], seconds[better] = best[better], at, value[better]
@@ -62,12 +68,11 @@ class Many:
             for i, at, value in zip(index.tolist(), way.tolist(), seconds, strict=True)
         ]
 
-    def families(self) -> tuple[list[LaunchPlan], list[Family]]:
+    def families(self, near: np.ndarray) -> tuple[list[LaunchPlan], list[Family]]:
         """The best plans on one thread, and the families that they and the cores of the machine decide."""
         rates, every = self.selector.rates, np.arange(len(self.shapes))
-        total = self.totals(every, Grid(1, 1), 1)
-        dot = self.selector.columns.dot[total.argmin(axis=1)] > 0
-        alone = self.least(every, dot, ways(1, 1))
+        alone = self.least(every, near, ways(1, 1))
+        dot = self.selector.columns.dot[[plan.index for plan in alone]] > 0
         splits, cores = np.ones(len(every), int), int(rates.cores)
         worth = np.float32(WORTH) * np.float32(rates.call + rates.thread_start)
         deep = np.array([
@@ -75,12 +80,12 @@ class Many:
             for s, plan in zip(self.shapes, alone, strict=True)
         ])  # fmt: skip
         places = every[deep]
-        whole = self.least(places, dot[deep], ways(1, cores))
-        split = self.least(places, dot[deep], [(grid, cores) for grid in split_grids(cores)])
+        whole = self.least(places, near[deep], ways(1, cores))
+        split = self.least(places, near[deep], [(grid, cores) for grid in split_grids(cores)])
         parts = np.array([plan.grid.k for plan in split], int)
         for count in set(parts.tolist()):
             alike = np.flatnonzero(parts == count)
-            in_turn = self.least(places[alike], dot[places[alike]], [(Grid(1, 1, count), 1)])
+            in_turn = self.least(places[alike], near[places[alike]], [(Grid(1, 1, count), 1)])
             for at, turned in zip(alike, in_turn, strict=True):
                 gains = np.float32(split[at].seconds) < np.float32(SPLIT_GAIN) * np.float32(whole[at].seconds)
                 most = np.float32(SPLIT_LOSS) * np.float32(alone[places[at]].seconds)
@@ -92,13 +97,13 @@ class Many:
 def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
     """`polymerize.plain` of many shapes at once."""
     many = Many(selector, [shape for shape, _ in shapes])
-    alone, families = many.families()
+    near = many.near()
+    alone, families = many.families(near)
     plain = list(alone)
-    dot = np.array([family.dot for family in families])
     asked = np.array([(count, family.splits) for (_, count), family in zip(shapes, families, strict=True)])
     for threads, splits in sorted(set(map(tuple, asked.tolist()))):
         places = np.flatnonzero((asked == (threads, splits)).all(axis=1))
-        for place, plan in zip(places, many.least(places, dot[places], ways(1, threads, splits)), strict=True):
+        for place, plan in zip(places, many.least(places, near[places], ways(1, threads, splits)), strict=True):
             plain[place] = plan
     return [Mirrored(*found) for found in zip(plain, alone, families, strict=True)]
 

@@ -13,7 +13,7 @@ F_parallel counts the tasks of every product of a batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from vortex.effects import (
     EPSILON,
@@ -107,8 +107,36 @@ def accepted(ops: Arithmetic, s: Strategies, p: Problem, o: Oriented) -> Value:
     return kind * held_serves(ops, s, o.k, o.a_is_col) * streamed_serves(ops, s, o.m, o.k, o.a_is_col, o.prepacked)
 
 
+def waves_of(ops: Arithmetic, p: Problem) -> Value:
+    """F_parallel: tasks that a core has one after the other."""
+    return ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n * p.splits / p.active - EPSILON))
+
+
+def starting(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
+    """Seconds of an empty call."""
+    return rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
+
+
 def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
-    """cost(L2) of every strategy for one call; NEVER for a strategy that does not take this kind of B."""
+    """cost(L2) of every strategy for one call; NEVER for a strategy that does not take this kind of operands."""
+    outer = predict_outer(ops, rates, s, p)
+    return replace(
+        outer,
+        total=ops.where(s.dot > 0.5, predict_dot(ops, rates, p), outer.total),
+        start=ops.where(s.dot > 0.5, starting(ops, rates, p), outer.start),
+    )
+
+
+def predict_dot(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
+    """cost(L2) of the dot family."""
+    supply = supply_of(ops, rates, p)
+    seconds, possible = dot_products(ops, rates, p, supply.footprint, supply.byte, waves_of(ops, p))
+    total = seconds + starting(ops, rates, p) + ops.name("parts", adding(ops, rates, p))
+    return ops.where(possible > 0.5, total, NEVER)
+
+
+def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) -> Cost:
+    """cost(L2) of strategies of all other families."""
     o = oriented(ops, s, p)
     t = task_of(ops, rates, s, p, o)
     supply = supply_of(ops, rates, p)
@@ -125,11 +153,9 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task = busy + exposed(ops, traffic, busy) + copying + c.turning
 
-    waves = ops.name("waves", ops.ceil(p.batch * p.grid_m * p.grid_n * p.splits / p.active - EPSILON))
-    start = rates.call + ops.where(p.active > 1.5, rates.thread_start, 0.0)
+    waves = waves_of(ops, p)
+    start = starting(ops, rates, p) + waves * rates.nest
     parts = ops.name("parts", adding(ops, rates, p))
-    dot, possible = dot_products(ops, rates, p, supply.footprint, supply.byte, waves)
-    start = start + ops.where(s.dot > 0.5, 0.0, waves * rates.nest)
     stream = (bytes_a + b.bytes + (1.0 + rates.written_back) * c.bytes) * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
@@ -137,10 +163,8 @@ def predict(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Problem) ->
     rows = stream - followed(ops, rates, t, c.bytes * supply.byte)
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, rows, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)
-    outer = ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER)
-    total = ops.where(s.dot > 0.5, ops.where(possible > 0.5, dot + start + parts, NEVER), outer)
     return Cost(
-        total,
+        ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER),
         computed.all,
         exposed_a,
         b.exposed,

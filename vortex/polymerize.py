@@ -203,9 +203,9 @@ def answered(selector: Selector, request: Request) -> Answer:
 
 def plain(selector: Selector, shape: Shape, threads: int) -> tuple[LaunchPlan, LaunchPlan, Family]:
     """The best plan of one micro-kernel, the best on one thread, and the family of both."""
-    family = selector.family(shape)
-    alone = selector.least(shape, family.dot, ways(1, 1))
-    return selector.least(shape, family.dot, ways(shape.batch, threads, family.splits)), alone, family
+    family, near = selector.family(shape), selector.near(shape)
+    alone = selector.least(shape, near, ways(1, 1))
+    return selector.least(shape, near, ways(shape.batch, threads, family.splits)), alone, family
 
 
 def select(selector: Selector, shape: Shape, threads: int) -> LaunchPlan:

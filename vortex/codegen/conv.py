@@ -143,8 +143,8 @@ def conv_addition(
         sources=SOURCES,
         table=table,
         costs=(
-            costs(selector.rates, selector.table, lanes, CONV),
-            winograd_costs(selector.rates, selector.table, lanes),
+            costs(selector.rates, selector.table, lanes, hardware.llvm_cpu, CONV),
+            winograd_costs(selector.rates, selector.table, lanes, hardware.llvm_cpu),
         ),
         defines=(f"VX_CONV_PRICED={lanes}", f"VX_WINOGRAD_PRICED={lanes}"),
     )

@@ -25,7 +25,7 @@ from vortex.codegen.cpu_words_objects import word_defines, word_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.object_cache import ObjectCache
-from vortex.codegen.selector import padded_columns
+from vortex.codegen.selector import padded_columns, ways
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Store
 from vortex.families import PANELS
@@ -93,6 +93,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes, count = selector.lanes, len(selector.strategies)
     columns = padded_columns(selector.columns, lanes)
+    packed = np.flatnonzero(selector.columns.prepacked)
     rows = ", ".join(
         f"{{{s.l0.m}, {s.vectors(lanes)}, {s.l1.m}LL, {s.l1.n}LL, {s.l1.k}LL, "
         f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
@@ -111,6 +112,8 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
             f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
+            f"const int32_t vx_packed_strategies[] = {{{', '.join(map(str, packed)) or '0'}}};",
+            f"const int64_t vx_packed_count = {len(packed)};",
             f"const int64_t vx_fixed[3] = {{{extents}}};",
             f"const int32_t vx_quads = {QUADS * parts.quads};",
             *store_table(parts.store),
@@ -184,9 +187,8 @@ def emit_library(
     """Link micro-kernels, nests, the cost and the runtime, perhaps from `cache`, into one shared library."""
     blocks = -(-len(selector.strategies) // selector.lanes)
     more, table, library = folder / "more_costs.o", folder / "table.c", folder / "library.so"
-    if addition.costs:
-        compile_object([*addition.costs], cpu_target(llvm_cpu), more, share=False)
-        objects = [*objects, more]
+    both = [ways(selector.rates, selector.table, selector.lanes, llvm_cpu, blocks, dot) for dot in (False, True)]
+    compile_object([*both, *addition.costs], cpu_target(llvm_cpu), more, share=False)
     declared = library_table(selector, parts, least_parallel)
     table.write_text("\n".join([declared, *addition.table, ""]))
     words = selector.words
@@ -195,5 +197,5 @@ def emit_library(
     sizes = f"VX_BLOCKS={blocks}", f"VX_PRICED={blocks * selector.lanes}"
     defines = [*sizes, *(word_defines(words) if words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
-    link(library, objects, [table, *sources], [headers], defines, cache)
+    link(library, [*objects, more], [table, *sources], [headers], defines, cache)
     return library

@@ -278,9 +278,9 @@ def winograd_kernels(tiles: Sequence[int], lanes: int) -> list[tirx.PrimFunc]:
     return [kernel(ALGORITHMS[tile], lanes) for tile in tiles for kernel in kernels]
 
 
-def winograd_costs(rates: Rates, table: SlopeTable, lanes: int) -> tirx.PrimFunc:
+def winograd_costs(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str) -> tirx.PrimFunc:
     """The cost of every algorithm, and of those that fill the vector."""
-    return costs(rates, table, lanes, MODEL)
+    return costs(rates, table, lanes, llvm_cpu, MODEL)
 
 
 def winograd_table(lanes: int, registers: int) -> list[str]:

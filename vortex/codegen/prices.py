@@ -24,7 +24,7 @@ LEVELS = (("x86-64-v4", "avx512vl"), ("x86-64-v3", "avx2"), ("x86-64", "sse2"))
 
 def cost_object(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, path: Path) -> Path:
     """`vortex_costs` of these rates, compiled: what every library links."""
-    compile_object([costs(rates, table, lanes)], cpu_target(llvm_cpu), path, share=False)
+    compile_object([costs(rates, table, lanes, llvm_cpu)], cpu_target(llvm_cpu), path, share=False)
     return path
 
 

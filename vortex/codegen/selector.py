@@ -3,22 +3,32 @@
     vortex_costs(strategies, slopes, totals, blocks, <fields of cost.Problem>)
 
 fills `totals[strategy]` with predicted seconds, for so many blocks of strategies, each a row per field and a column per
-lane. Every product is fenced: fused into an addition it would round once
-instead of twice, and the Python selector, which cannot fuse, would now and then choose otherwise.
+lane. Where a lane has a grid of its own,
+
+    vortex_outer_ways(strategies, slopes, totals, blocks, order, grids, <the other fields of cost.Problem>)
+
+fills `totals[lane]`, `order[lane]` being its strategy and `grids` blocks of a row for each of `GRID`; `vortex_dot_ways`
+that of the dot family, whatever the order. Every product is fenced: fused into an addition it would round once instead
+of twice, and the Python selector, which cannot fuse, would now and then choose otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
+from tvm.script import tirx as T
+from tvm.target import codegen
 
 from vortex.arithmetic import Array
-from vortex.cost import predict
+from vortex.codegen.lower import cpu_target
+from vortex.codegen.trees import substitute
+from vortex.cost import predict, predict_dot, predict_outer
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
@@ -37,6 +47,10 @@ class Model:
 
 
 GEMM = Model("vortex_costs", Strategies, Problem, predict)
+WAYS = "vortex_outer_ways", "vortex_dot_ways"
+"""Native names of the two families' costs on grids of their own."""
+GRID = "grid_m", "grid_n", "splits", "active"
+"""Fields of a problem that every lane may have its own of."""
 
 
 class Term:
@@ -88,6 +102,15 @@ def fenced(product: Any) -> Term:
 
 
 INTERMEDIATES = 128
+LOOKUPS = 8
+"""Of measured micro-kernels in a cost, at most."""
+WIDE, WIDE_FLAG = 16, "avx512f"
+"""Lanes of the vectors that the next two instructions take, and a flag of the processors that have both."""
+GATHER = "llvm.x86.avx512.mask.gather.dps.512"
+"""Looks as many numbers up in a table. TVM takes indices apart instead, by which four lookups are 60 of the 165 ns of a
+cost on a Zen 5, where four of these take 30."""
+PERMUTE = "llvm.x86.avx512.permvar.sf.512"
+"""Looks them up in a vector."""
 
 
 class LaneArithmetic:
@@ -119,10 +142,15 @@ class LaneArithmetic:
         return Term(tirx.Select(condition.expression, constant(x), constant(y)))
 
     def name(self, label: str, x: Any) -> Term:
+        kept = self.slot()
+        self.change(kept, x)
+        return kept
+
+    def slot(self) -> Term:
+        """An intermediate without a value."""
         kept = Term(self.kept[self.used * self.lanes + self.lane])
         self.used += 1
         assert self.used <= self.slots, "the cost names more intermediates than there are slots"
-        self.change(kept, x)
         return kept
 
     def change(self, kept: Term, x: Any) -> None:
@@ -130,52 +158,145 @@ class LaneArithmetic:
         self.statements.append(tirx.BufferStore(self.kept, constant(x), list(kept.expression.indices)))
 
 
+def in_order(statements: list[tirx.Stmt]) -> tirx.Stmt:
+    return tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A statement about all lanes at once."""
+
+    statement: tirx.Stmt
+
+
 class TirArithmetic(LaneArithmetic):
     """With the measured micro-kernels of a CPU."""
 
-    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int) -> None:
+    def __init__(self, slopes: tirx.Buffer, columns: int, rows: int, lane: tirx.Var, lanes: int, wide: bool) -> None:
         super().__init__(lane, lanes, INTERMEDIATES)
         self.slopes, self.vectors_limit, self.rows_limit = slopes, rows - 1, columns - 1
+        self.wide, self.lookups = wide, 0
+        self.places = tirx.decl_buffer((LOOKUPS * lanes,), "int32", name="places", scope="local")
 
     def slope(self, vectors: Any, rows: Any) -> Term:
         v = tirx.min(tirx.Cast("int32", constant(vectors)), self.vectors_limit)
         r = tirx.min(tirx.Cast("int32", constant(rows)), self.rows_limit)
-        return self.name("slope", Term(self.slopes[v * (self.rows_limit + 1) + r]))
+        place = v * (self.rows_limit + 1) + r
+        return self.gathered(place) if self.wide else self.name("slope", Term(self.slopes[place]))
+
+    def gathered(self, place: Any) -> Term:
+        """Of every lane what the slopes have at its place, by one instruction."""
+        assert self.lookups < LOOKUPS, "the cost looks more micro-kernels up than there are places for"
+        first, nothing = self.lookups * self.lanes, T.broadcast(T.float32(0), self.lanes)
+        self.lookups += 1
+        self.statements.append(tirx.BufferStore(self.places, place, [first + self.lane]))
+        places, every = self.places[T.ramp(first, 1, self.lanes)], T.broadcast(T.bool(True), self.lanes)
+        return self.whole(GATHER, nothing, self.slopes.data, places, every, T.int32(np.dtype(np.float32).itemsize))
+
+    def whole(self, instruction: str, *operands: Any) -> Term:
+        """An intermediate that one instruction makes of whole vectors."""
+        at = T.ramp(self.used * self.lanes, 1, self.lanes)
+        made = T.call_llvm_pure_intrin(f"float32x{self.lanes}", instruction, *operands)
+        kept = self.slot()
+        self.statements.append(Whole(tirx.BufferStore(self.kept, made, [at])))
+        return kept
+
+    def loops(self, last: tirx.Stmt) -> list[tirx.Stmt]:
+        """All statements in order: those of single lanes in vector loops around them."""
+        found: list[tirx.Stmt] = []
+        for whole, run in groupby([*self.statements, last], lambda each: isinstance(each, Whole)):
+            if whole:
+                found += [each.statement for each in run]
+            else:
+                lane = tirx.Var("lane", "int32")
+                body = substitute(in_order([*run]), {self.lane: lane})
+                found.append(tirx.For(lane, 0, self.lanes, tirx.ForKind.VECTORIZED, body))
+        return found
 
 
-def costs(rates: Rates, table: SlopeTable, lanes: int, model: Model = GEMM) -> tirx.PrimFunc:
+@dataclass(frozen=True)
+class Function:
+    """A native cost while it is built: its pointers, the block of lanes it is at, and what is computed in a lane."""
+
+    data: dict[str, tirx.Buffer]
+    pointers: list[tirx.Var]
+    blocks: tirx.Var
+    block: tirx.Var
+    ops: TirArithmetic
+    rates: Rates
+
+    def of(self, symbol: str, total: Term, arguments: list[tirx.Var]) -> tirx.PrimFunc:
+        ops = self.ops
+        store = tirx.BufferStore(self.data["totals"], constant(total), [self.block * ops.lanes + ops.lane])
+        loop = tirx.For(self.block, 0, self.blocks, tirx.ForKind.SERIAL, in_order(ops.loops(store)))
+        pairs = zip(self.data.values(), self.pointers, strict=True)
+        declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in pairs]
+        rooms = [tirx.AllocBuffer(buffer) for buffer in (ops.kept, ops.places)]
+        first, more = self.pointers[:3], self.pointers[3:]
+        function = tirx.PrimFunc([*first, self.blocks, *more, *arguments], in_order([*declared, *rooms, loop]))
+        return function.with_attr("global_symbol", symbol).with_attr("tirx.noalias", True)
+
+
+def function(
+    rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, fields: int, **more: tuple[str, Any]
+) -> Function:
+    """Of strategies with so many fields; `more` pointers with the type and the number of elements in a block."""
+    rows, columns = table.seconds.shape
+    blocks, block = tirx.Var("blocks", "int32"), tirx.Var("block", "int32")
+    sizes = {"strategies": ("float32", fields * lanes), "slopes": ("float32", 0), "totals": ("float32", lanes), **more}
+    pointers = [tirx.Var(name, PointerType(PrimType(dtype))) for name, (dtype, _) in sizes.items()]
+    data = {
+        name: tirx.decl_buffer((size * blocks if size else rows * columns,), dtype, name=f"{name}_buffer")
+        for name, (dtype, size) in sizes.items()
+    }
+    wide = lanes == WIDE and codegen.llvm_cpu_has_features(WIDE_FLAG, cpu_target(llvm_cpu))
+    ops = TirArithmetic(data["slopes"], columns, rows, tirx.Var("lane", "int32"), lanes, wide)
+    # What the formula makes of rates alone is rounded as the Python selector rounds it.
+    single = Rates(*(np.float32(value) for value in astuple(rates)))  # type: ignore[arg-type]  # float32, not float
+    return Function(data, pointers, blocks, block, ops, single)
+
+
+def costs(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, model: Model = GEMM) -> tirx.PrimFunc:
     """The cost of any number of strategies, `lanes` at a time."""
     names = tuple(field.name for field in fields(model.strategies))
-    rows, columns = table.seconds.shape
-    pointer = PointerType(PrimType("float32"))
-    data = [tirx.Var(name, pointer) for name in ("strategies", "slopes", "totals")]
-    blocks = tirx.Var("blocks", "int32")
-    sizes = (len(names) * lanes * blocks, rows * columns, lanes * blocks)
-    buffers = [
-        tirx.decl_buffer((size,), "float32", name=f"{variable.name}_buffer")
-        for variable, size in zip(data, sizes, strict=True)
-    ]
-    arguments = [tirx.Var(name, "float32") for name in (field.name for field in fields(model.problem))]
-    outer, inner = tirx.Var("block", "int32"), tirx.Var("lane", "int32")
-
-    arithmetic = TirArithmetic(buffers[1], columns, rows, inner, lanes)
+    made = function(rates, table, lanes, llvm_cpu, len(names))
+    ops, stored = made.ops, made.data["strategies"]
     strategies = model.strategies(
         **{
-            name: arithmetic.name(name, Term(buffers[0][(outer * len(names) + place) * lanes + inner]))
+            name: ops.name(name, Term(stored[(made.block * len(names) + place) * lanes + ops.lane]))
             for place, name in enumerate(names)
         }
     )
+    arguments = [tirx.Var(field.name, "float32") for field in fields(model.problem)]
     problem = model.problem(**{variable.name: Term(variable) for variable in arguments})
-    # What the formula makes of rates alone is rounded as the Python selector rounds it.
-    single = Rates(*(np.float32(value) for value in astuple(rates)))  # type: ignore[arg-type]  # float32, not float
-    total = model.predict(arithmetic, single, strategies, problem).total
-    store = tirx.BufferStore(buffers[2], constant(total), [outer * lanes + inner])
-    body = tirx.SeqStmt([*arithmetic.statements, store])
-    loop = tirx.For(outer, 0, blocks, tirx.ForKind.SERIAL, tirx.For(inner, 0, lanes, tirx.ForKind.VECTORIZED, body))
-    declared = [tirx.DeclBuffer(buffer, data=variable) for buffer, variable in zip(buffers, data, strict=True)]
-    room = tirx.AllocBuffer(arithmetic.kept)
-    function = tirx.PrimFunc([*data, blocks, *arguments], tirx.SeqStmt([*declared, room, loop]))
-    return function.with_attr("global_symbol", model.symbol).with_attr("tirx.noalias", True)
+    return made.of(model.symbol, model.predict(ops, made.rates, strategies, problem).total, arguments)
+
+
+def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_blocks: int, dot: bool) -> tirx.PrimFunc:
+    """The cost of strategies in any order, each on a grid of its own; so many blocks of them are stored."""
+    order, grids = ("int32", lanes), ("float32", len(GRID) * lanes)
+    made = function(rates, table, lanes, llvm_cpu, len(FIELDS), order=order, grids=grids)
+    ops, stored = made.ops, made.data["strategies"]
+    first, one_vector = made.block * lanes, ops.wide and stored_blocks == 1
+
+    def strategy(place: int) -> Term:
+        if one_vector:
+            chosen = made.data["order"][T.ramp(first, 1, lanes)]
+            return ops.whole(PERMUTE, stored[T.ramp(place * lanes, 1, lanes)], chosen)
+        index = made.data["order"][first + ops.lane]
+        block, lane = tirx.indexdiv(index, lanes), tirx.indexmod(index, lanes)
+        return ops.name(FIELDS[place], Term(stored[(block * len(FIELDS) + place) * lanes + lane]))
+
+    arguments = {name: tirx.Var(name, "float32") for name in (field.name for field in fields(Problem))}
+    given: dict[str, Term] = {name: Term(variable) for name, variable in arguments.items()}
+    for place, name in enumerate(GRID):
+        at = (made.block * len(GRID) + place) * lanes + ops.lane
+        given[name] = ops.name(name, Term(made.data["grids"][at]))
+    problem, others = Problem(**given), [variable for name, variable in arguments.items() if name not in GRID]
+    if dot:
+        return made.of(WAYS[dot], predict_dot(ops, made.rates, problem), others)
+    strategies = Strategies(**{name: strategy(place) for place, name in enumerate(FIELDS)})
+    return made.of(WAYS[dot], predict_outer(ops, made.rates, strategies, problem).total, others)
 
 
 def padded_columns(strategies: Strategies, lanes: int) -> Array:

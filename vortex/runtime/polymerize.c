@@ -104,14 +104,12 @@ static mosaic refined(const mosaic *from, int64_t at, const vx_region *first, co
 static vx_answer priced(const vx_question *q, const vx_region *where, int64_t grid_m, int64_t grid_n, int64_t workers, int64_t dot) {
   vx_call part = *q->call;
   vx_question asked = *q;
-  vx_answer best = {{0, 1, 1, 1, 1}, 3e38f};
   int64_t m = part.m, n = part.n, k = part.k, rows = where->rows, columns = where->columns;
   part.m = rows;
   part.n = columns;
   asked.call = &part;
   asked.others = (float)(4 * (m * k + k * n + m * n - rows * k - k * columns - rows * columns));
-  vx_price(&asked, dot, grid_m, grid_n, 1, workers, &best);
-  return best;
+  return vx_price(&asked, dot, grid_m, grid_n, workers);
 }
 
 /* A region cut for all cores by rows, by columns, or left whole, by its best strategy while all cores are at work; or each of the three. */
@@ -208,10 +206,12 @@ static void mix(search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
 /* Branch and bound over patterns, cuts and strategies. */
 static void balance(search *s, const vx_answer *plain, vx_polymer *polymer) {
   const vx_call *call = s->question->call;
-  mosaic known[PATTERNS] = {{.count = 1,
-                             .regions = {{.rows = call->m, .columns = call->n, .strategy = plain->plan.strategy,
-                                          .grid_m = plain->plan.grid_m, .grid_n = plain->plan.grid_n,
-                                          .task = plain->seconds - (plain->plan.workers > 1 ? vx_least_parallel : vx_call_seconds)}}}};
+  mosaic known[PATTERNS];
+  for (int pattern = 0; pattern < PATTERNS; pattern++) known[pattern].count = 0; /* their regions are for later */
+  known[0].count = 1;
+  known[0].regions[0] = (vx_region){.rows = call->m, .columns = call->n, .strategy = plain->plan.strategy,
+                                    .grid_m = plain->plan.grid_m, .grid_n = plain->plan.grid_n,
+                                    .task = plain->seconds - (plain->plan.workers > 1 ? vx_least_parallel : vx_call_seconds)};
   weigh(&known[0], s->cores);
   int64_t pattern = 0, best = 0; /* of the least load so far */
   for (int derived = 1; derived < PATTERNS; derived++) {

@@ -252,12 +252,21 @@ extern const float vx_least_parallel;  /* seconds of an empty call on several th
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
 extern const float vx_columns[], vx_slopes[];
+extern const int32_t vx_packed_strategies[]; /* that take a packed B */
+extern const int64_t vx_packed_count;
 
 /* Compiled from the cost model: predicted seconds of every strategy, VX_BLOCKS vectors of them with those that fill the last one. */
 void vortex_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float m, float n, float k, float a_is_col,
                   float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float drift_a,
                   float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
                   float items_a, float items_b, float others);
+/* The same of the strategies that `order` names, vx_lanes to a block, on grids of their own: the rows of a block are grid_m, grid_n, splits,
+ * active. */
+typedef void vx_ways(const float *strategies, const float *slopes, float *totals, int32_t blocks, const int32_t *order, const float *grids,
+                     float m, float n, float k, float a_is_col, float plain, float transposed, float prepacked, float spacing_a,
+                     float spacing_b, float drift_a, float drift_b, float batch, float items_a, float items_b, float others);
+/* Of outer products, and of dot products, whose order is nothing to them. */
+vx_ways vortex_outer_ways, vortex_dot_ways;
 
 /* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
 typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t columns, int64_t ldc, int64_t ldo,
