@@ -46,6 +46,21 @@ def test_a_timer_is_believed() -> None:
     assert Profile.from_json(profile.to_json()) == profile
 
 
+class BusyTimer(SteadyTimer):
+    """The same, with something else on a core while the first rounds of hand-offs are timed."""
+
+    rounds = 0
+
+    def hand_off(self, threads: int, repetitions: int) -> list[float]:
+        self.rounds += 1
+        return [8e-6 if self.rounds < 3 else 2e-6] * repetitions
+
+
+def test_a_core_that_is_taken_for_a_moment_does_not_make_threads_slow() -> None:
+    profile = acquire(load_spec("epyc-zen5"), [(1, 1)], 16, BusyTimer(), ("tvm 0",))
+    assert profile.thread_start_s == 2e-6
+
+
 class HeldUpTimer(SteadyTimer):
     """The same, held up in the first pass at the second micro-kernel and its first depth."""
 

@@ -85,6 +85,18 @@ class Profile:
 
 
 REPETITIONS = 7
+HAND_OFFS, ROUNDS, APART_S = 200, 5, 0.005
+"""Hand-offs of a round, rounds, and seconds between them. While something else has a core for a moment a whole round
+takes four times as long: one compilation in four thought so of threads when there was a single round."""
+
+
+def handed(timer: Timer, cores: int) -> float:
+    """Seconds to hand tasks to threads that wait: a good one of many, in the round that nothing disturbed."""
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append(float(np.quantile(timer.hand_off(cores, HAND_OFFS), 0.1)))
+        time.sleep(APART_S)
+    return min(rounds)
 
 
 def measure(
@@ -121,10 +133,7 @@ def measure(
         kernels=tuple(kernels),
         copy_s=copy,
         transpose_s=transpose,
-        thread_start_s=max(
-            spec.thread_start_ns * 1e-9,
-            float(np.quantile(timer.hand_off(spec.cores, 200), 0.1)) if spec.cores > 1 else 0.0,
-        ),
+        thread_start_s=max(spec.thread_start_ns * 1e-9, handed(timer, spec.cores) if spec.cores > 1 else 0.0),
         quads=quads,
     )
 
