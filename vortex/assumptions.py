@@ -110,13 +110,18 @@ class Effects:
     """Share of the latency that is seen where a panel begins a row of a plain B, if pages are small and few rows on
     each: by 55 products of 29 to 435 rows of a Granite Rapids, ten plans each. Panels of 32 columns take 4 to 10 %
     longer than those of 48 to 80."""
-    sent_back: float = 0.1
-    """What lines of C take to go back, over what they took to come, where a core waits for latencies rather than for
-    bandwidth: it waits for none of those that go (Granite Rapids: C of 13 MB at 44 GB/s both ways, loads at 24). Told
-    by small pages: elsewhere it is 1."""
+    sent_back: float = 0.4
+    """What lines of C take to go back, over what they took to come: they go while others come (Zen 5: one core reads
+    128 MB at 47 GB/s and writes them, brought and sent back, at 40, two at 56 and 40);"""
+    scattered_sent_back: float = 0.1
+    """where pages are small, a core waits for latencies rather than for bandwidth, and for none of lines that go
+    (Granite Rapids: C of 13 MB at 44 GB/s both ways, loads at 24)."""
     sent_past: float = 0.5
-    """The same of whole lines that go past the caches, which do not come (1888584 x 16 x 16 12 ms of A and C, loads at
-    15 GB/s)."""
+    """What whole lines take there that go past the caches, which do not come (1888584 x 16 x 16 12 ms of A and C, loads
+    at 15 GB/s)."""
+    contended_s: float = 4e-9
+    """Seconds for a line of C that two cores write parts of: 10 to 17 ns while they are at the same rows, as halves of
+    29 columns are on a Zen 5, and none where one of them is ahead."""
     handed: float = 3.5
     """How many times an empty job takes one whose operands and sums the other cores had before (Zen 4)."""
     reach_share: float = 0.5
@@ -149,7 +154,7 @@ class Effects:
     """and multiply-adds in whose time it adds up and stores one of its sums."""
     held_step_cycles: float = 0.575
     """Cycles in which the held family does one multiply-add, at best."""
-    held_row_cycles: float = 2.3
+    held_row_cycles: float = 2.0
     """Cycles in which it begins and stores a vector of C,"""
     held_roomy_row_cycles: float = 3.5
     """beside multiply-adds of which a core starts one in a cycle, as a Zen 4 does,"""
@@ -158,12 +163,12 @@ class Effects:
     held_load_cycles: float = 1.0
     """and loads a vector of B."""
     held_late: float = 0.003
-    """Share of the latency that is seen for each line of its rows."""
-    held_followed: float = 0.5
-    """How many times its bytes a C of rows of few vectors costs less: 580768 x 16 x 16 goes at 25 GB/s of A and C on a
-    Zen 4, whose core reads 30, and 100000 x 128 x 16 at 11. Nothing where pages are small,"""
+    """Share of the latency that is seen for each line of its rows,"""
+    held_ragged: float = 0.006
+    """and of those of a C of up to three vectors that are no whole one: a store reaches into the next line, which comes
+    and goes meanwhile (Zen 5: 1430124 x 14 x 6 5.2 ms, and 3.3 by register tiles; small pages were not asked)."""
     held_apart_cycles: float = 6.5
-    """where a vector of longer rows takes so many cycles to be stored,"""
+    """Cycles in which a vector of longer rows is stored where pages are small,"""
     held_far: float = 0.1
     """and each line of still longer ones so much of the latency (Granite Rapids: 4463 x 671 x 3 1.41 ms, and 0.56 by
     register tiles, which write runs of 13 vectors)."""
@@ -179,6 +184,9 @@ class Effects:
     pages are small (Granite Rapids, 2 threads: 4 x 1024 x 1000 137 us by two halves of the rows, 83 by tiles)."""
     tile_enter_cycles: float = 12.0
     """Cycles between one micro-kernel and the next in an L1 nest,"""
+    tile_turn_cycles: float = 6.0
+    """to begin a row of tiles where those are outermost (Zen 5: 334863 x 22 x 8 1.06 ms so, 0.98 by one column of
+    them),"""
     tile_row_cycles: float = 2.6
     """and for each of its rows."""
     amx_enter_cycles: float = 60.0

@@ -28,7 +28,6 @@ from vortex.effects import (
 from vortex.families import (
     HELD_STREWN,
     dot_products,
-    followed,
     held_late,
     held_rows,
     held_serves,
@@ -38,7 +37,7 @@ from vortex.families import (
 from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
 from vortex.problem import Problem, Strategies
 from vortex.rates import Rates
-from vortex.stores import storing
+from vortex.stores import contending, storing
 from vortex.tasks import Oriented, Task, oriented, supply_of, task_of
 
 
@@ -93,7 +92,8 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     # Rows of the only panel follow each other; beside others each is a page of its own.
     thin = ops.where(t.panels > 1.5, rates.lanes * s.per_width, 0.0)
     split = t.loose * o.k * ((t.full * s.vectors + t.rest) * rates.split + t.full * (thin * thin * rates.alone))
-    across = ops.name("across", t.full * wide + narrow + split)
+    turn = s.rows_first * t.steps * rates.tile_turn
+    across = ops.name("across", t.full * wide + narrow + split + turn)
     compute = t.tiles * across
     if rates.panel_room:
         compute = compute - t.keeps * (t.tiles - t.bands) * split
@@ -160,18 +160,18 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     waits = (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes) * supply.wait + HELD_STREWN * c.strewn
-    rows = stream - followed(ops, rates, t, c.bytes * supply.byte)
-    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, rows, waits), task)
+    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits), task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)
+    contended = ops.name("contended", contending(ops, rates, s, p, t))
     return Cost(
-        ops.where(accepted(ops, s, p, o) > 0.5, waves * task + start + parts, NEVER),
+        ops.where(accepted(ops, s, p, o) > 0.5, waves * (task + contended) + start + parts, NEVER),
         computed.all,
         exposed_a,
         b.exposed,
         reload,
         conflicts,
         c.partials,
-        c.strewn + c.edges,
+        c.strewn + c.edges + contended,
         copying + c.turning,
         traffic,
         start,

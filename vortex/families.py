@@ -28,6 +28,9 @@ PANELS = {1: 4, 2: 3, 3: 2}
 busy. More rows have enough of them with a single panel."""
 DOT_AGAIN = 0.07
 """Share of its arithmetic that the dot family takes longer for each further pass over the long side."""
+DOT_BESIDE = 0.03
+"""Share of the latency that the dot family sees at each row of a C whose other columns another family makes: on a Zen 5
+5 to 10 ns where C comes from memory, 2 from the outermost cache (200000 x 52 x 4 3.6 ms so, 1.2 by tiles alone)."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_SHORT = 3.0
@@ -79,7 +82,10 @@ def dot_products(
     side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)
     turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) / ops.most(rows, 1.0)
-    waits = pages * latency(ops, rates, footprint, p.active) * rates.page
+    late = ops.name("dot_late", latency(ops, rates, footprint, p.active))
+    # Of a region the few columns beside others are lines of their own.
+    beside_others = ops.where(p.others > 0.5, ops.where(p.n + 0.5 <= p.m, DOT_BESIDE * share, 0.0), 0.0)
+    waits = (pages * rates.page + beside_others) * late
     once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
@@ -105,11 +111,6 @@ def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
     return rates.held_torn * (t.steps - 1.0) * reaching
 
 
-def followed(ops: Arithmetic, rates: Rates, t: Task, once: Value) -> Value:
-    """Seconds that a C of short rows, which streams by in `once`, is read and written sooner by the held family."""
-    return ops.where(one_stream(ops, rates, t) > 0.5, rates.held_followed * once, 0.0) if rates.held_followed else 0.0
-
-
 def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:
     """1 where all rows of C are one stream."""
     return ops.where(t.columns <= HELD_SHORT * rates.lanes + 0.5, 1.0, 0.0)
@@ -117,10 +118,8 @@ def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:
 
 def held_late(ops: Arithmetic, rates: Rates, t: Task, bytes_a: Value, scattered: Value) -> Value:
     """Bytes of A, and of a C whose vectors do not follow each other, whose whole latency the held family sees."""
-    if rates.held_far == rates.held_late:
-        return rates.held_late * (bytes_a + scattered)
     far = ops.where(t.columns <= FETCHED_AHEAD, rates.held_late, rates.held_far)
-    return rates.held_late * bytes_a + far * scattered
+    return rates.held_late * bytes_a + ops.where(one_stream(ops, rates, t) > 0.5, rates.held_ragged, far) * scattered
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:

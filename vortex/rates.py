@@ -29,6 +29,8 @@ class Rates:
     """Seconds to clear and store one accumulator."""
     tile_enter: float
     """Seconds between one micro-kernel and the next in an L1 nest, whatever their height,"""
+    tile_turn: float
+    """to begin a row of tiles past all panels,"""
     tile_row: float
     """and for each row: what an address and a prefetch take that do not overlap with the multiply-adds of others."""
     nest: float
@@ -152,11 +154,11 @@ class Rates:
     held_load: float
     """and to load a vector of B."""
     held_late: float
-    """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector."""
-    held_followed: float
-    """How many times its bytes a C of so short rows costs less that all are one stream,"""
+    """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector;"""
+    held_ragged: float
+    """and of C where they are short."""
     held_apart: float
-    """seconds in which a vector of sums is stored elsewhere than behind the one before, 0 where that is no matter,"""
+    """Seconds in which a vector of sums is stored elsewhere than behind the one before, 0 where that is no matter,"""
     held_far: float
     """and share of the latency that is seen for each line of longer rows, which hardware does not foresee."""
     held_recurring: float
@@ -199,6 +201,8 @@ class Rates:
     """What lines of C take to go back to where they live, over what they took to come,"""
     written_past: float
     """and whole ones that go past the caches."""
+    contended: float
+    """Seconds for one of which two cores write a part at the same time."""
 
     @property
     def in_words(self) -> bool:

@@ -68,6 +68,16 @@ def edging(rates: Rates, o: Oriented, t: Task, supply: Supply) -> Value:
     return 2.0 * t.rows * (o.k * rates.multiply_add + tile + lines)
 
 
+def contending(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, t: Task) -> Value:
+    """Seconds for lines of C that two cores write: of each row one, where they share its columns and it is no whole
+    lines. Whether a region of a call has the columns that others have not, or the rows, is not known."""
+    turned, lines = s.swap > 0.5, whole_lines(ops, rates, p.n)
+    others = ops.most(ops.where(turned, p.grid_m, p.grid_n) - 1.0, p.others)
+    apart = lines * ops.where(turned, whole_lines(ops, rates, t.rows), 1.0)
+    seconds = (1.0 - apart) * ops.where(turned, t.columns, t.rows) * rates.contended
+    return ops.where(p.active > 1.5, ops.where(others > 0.5, seconds, 0.0), 0.0)
+
+
 def storing(
     ops: Arithmetic,
     rates: Rates,
