@@ -31,6 +31,10 @@ DOT_AGAIN = 0.07
 DOT_BESIDE = 0.03
 """Share of the latency that the dot family sees at each row of a C whose other columns another family makes: on a Zen 5
 5 to 10 ns where C comes from memory, 2 from the outermost cache (200000 x 52 x 4 3.6 ms so, 1.2 by tiles alone)."""
+DOT_FAR = 0.5
+"""Of the time that memory takes over the outermost cache, what is seen of the long side where several tiles of columns
+read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed B 6.1 ms, which was expected to take
+4.9; by packed panels 5.1)."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_SHORT = 3.0
@@ -86,7 +90,9 @@ def dot_products(
     # Of a region the few columns beside others are lines of their own.
     beside_others = ops.where(p.others > 0.5, ops.where(p.n + 0.5 <= p.m, DOT_BESIDE * share, 0.0), 0.0)
     waits = (pages * rates.page + beside_others) * late
-    once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + exposed(ops, load, compute)
+    beyond = ops.most(source - ops.most(rates.l3_byte, rates.l3_byte_shared * p.active), 0.0)
+    far = ops.where(abreast > 1.5, DOT_FAR * passing * beyond, 0.0)
+    once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + far + exposed(ops, load, compute)
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
