@@ -30,9 +30,9 @@ AHEAD = {False: 256, True: 64}
 TOLD = 2
 """Kernels of so few rows of A are told how far ahead a nearer B is asked for: more need the registers."""
 FARTHER, MANY = 512, 4
-"""Elements ahead from memory by kernels of so many rows, which at the end of a row of B ask for the beginning of the one
-`depth` rows on (Zen 5: 4 x 4096 x 4096 2.4 to 2.2 ms, 6 x 4096 x 4096 3.2 to 2.7, on two threads 1.9 to 1.7; with three
-rows, two or one it took 1.06 to 1.12 times as long so)."""
+"""Elements ahead from memory by kernels of so many rows, which at the end of a row of B ask for the beginning of the
+one `depth` rows on (Zen 5: 4 x 4096 x 4096 2.4 to 2.2 ms, 6 x 4096 x 4096 3.2 to 2.7, on two threads 1.9 to 1.7; with
+three rows, two or one it took 1.06 to 1.12 times as long so)."""
 
 
 def streamed_symbol(rows: int, near: bool) -> str:
