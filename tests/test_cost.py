@@ -13,10 +13,12 @@ from priced import found, selector
 from vortex import loads
 from vortex.assumptions import EFFECTS
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
-from vortex.cost import NEVER
+from vortex.cost import NEVER, predict_dot
+from vortex.effects import latency
+from vortex.families import DOT_BESIDE
 from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
-from vortex.selector import Selector
+from vortex.selector import NEAR, NumpyArithmetic, Selector, problem
 from vortex.specs import cpus, load_spec, what_if
 
 SPECS = st.sampled_from([spec.name for spec in cpus()])
@@ -485,3 +487,39 @@ def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late
     assert fits.any() and not fits.all()
     assert (wide[fits] == 1.0).all() and (wide[~fits] > 1.0).all()
     assert (late(16, 6000)[loose] == 1.0).all()
+
+
+def test_a_line_of_each_row_is_contended_where_two_cores_share_columns_that_are_no_whole_lines():
+    chosen = priced("epyc-zen5")
+    straight = (chosen.columns.swap + chosen.columns.dot) < 0.5
+
+    def strewn(columns: int, grid: Grid, threads: int):
+        return np.asarray(chosen.costs(Shape(500, columns, 16), grid, threads).strewn)[straight]
+
+    ragged = strewn(232, Grid(1, 2), 2)
+    assert ragged == pytest.approx(500 * chosen.rates.contended) and (strewn(240, Grid(1, 2), 2) == 0).all()
+    assert (strewn(232, Grid(2, 1), 2) == 0).all() and (strewn(232, Grid(1, 2), 1) == 0).all()
+
+
+def test_few_columns_beside_those_of_another_family_are_lines_of_their_own():
+    """Of a region the dot family waits for each row of C, where it has columns of it: not where it has whole rows."""
+    chosen = priced("epyc-zen5")
+
+    def seconds(m: int, n: int, others: float) -> float:
+        asked = problem(Shape(m, n, 40, OperandB.TRANSPOSED), ONE_TASK, 1, chosen.rates, np.float32(others))
+        return float(predict_dot(NumpyArithmetic(chosen.table), chosen.rates, asked))
+
+    touched = 4 * (200_004 * 40 + 4 * 200_000) + 2e8
+    late = float(latency(NumpyArithmetic(chosen.table), chosen.rates, np.float32(touched), 1))
+    waits = seconds(200_000, 4, 2e8) - seconds(4, 200_000, 2e8)
+    assert late > 0.9 * chosen.rates.l3_latency and waits == pytest.approx(DOT_BESIDE * late * 200_000, rel=0.1)
+    assert seconds(200_000, 4, 0) == pytest.approx(seconds(4, 200_000, 0), rel=0.1)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_several_threads_take_strategies_that_are_near_the_best_on_one(name):
+    chosen = priced(name)
+    for at in (shape(64, 4096, 1024), shape(5, 900, 3000), shape(3000, 40, 8), shape(7, 300, 900, OperandB.TRANSPOSED)):
+        alone, near = np.asarray(chosen.costs(at, ONE_TASK, 1).total), chosen.near(at)
+        assert near[alone.argmin()] and not near.all() and alone[near].max() <= NEAR * alone.min() * (1 + ROUNDING)
+        assert len(set(chosen.columns.dot[near])) == 1 and all(near[chosen.select(at, t).index] for t in (1, 2, 16))
