@@ -238,17 +238,20 @@ class Function:
 
 
 def function(
-    rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, fields: int, **more: tuple[str, Any]
+    rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, fields: int, stored_blocks: int = 0, **more: Any
 ) -> Function:
-    """Of strategies with so many fields; `more` pointers with the type and the number of elements in a block."""
+    """Of strategies with so many fields, of which as many blocks are stored as are priced if `stored_blocks` is 0;
+    `more` pointers with the type and the number of elements in a block."""
     rows, columns = table.seconds.shape
     blocks, block = tirx.Var("blocks", "int32"), tirx.Var("block", "int32")
-    sizes = {"strategies": ("float32", fields * lanes), "slopes": ("float32", 0), "totals": ("float32", lanes), **more}
-    pointers = [tirx.Var(name, PointerType(PrimType(dtype))) for name, (dtype, _) in sizes.items()]
-    data = {
-        name: tirx.decl_buffer((size * blocks if size else rows * columns,), dtype, name=f"{name}_buffer")
-        for name, (dtype, size) in sizes.items()
+    sizes: dict[str, tuple[str, Any]] = {
+        "strategies": ("float32", fields * lanes * (stored_blocks or blocks)),
+        "slopes": ("float32", rows * columns),
+        "totals": ("float32", lanes * blocks),
+        **{name: (dtype, size * blocks) for name, (dtype, size) in more.items()},
     }
+    pointers = [tirx.Var(name, PointerType(PrimType(dtype))) for name, (dtype, _) in sizes.items()]
+    data = {name: tirx.decl_buffer((size,), dtype, name=f"{name}_buffer") for name, (dtype, size) in sizes.items()}
     wide = lanes == WIDE and codegen.llvm_cpu_has_features(WIDE_FLAG, cpu_target(llvm_cpu))
     ops = TirArithmetic(data["slopes"], columns, rows, tirx.Var("lane", "int32"), lanes, wide)
     # What the formula makes of rates alone is rounded as the Python selector rounds it.
@@ -275,7 +278,7 @@ def costs(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, model: Mod
 def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_blocks: int, dot: bool) -> tirx.PrimFunc:
     """The cost of strategies in any order, each on a grid of its own; so many blocks of them are stored."""
     order, grids = ("int32", lanes), ("float32", len(GRID) * lanes)
-    made = function(rates, table, lanes, llvm_cpu, len(FIELDS), order=order, grids=grids)
+    made = function(rates, table, lanes, llvm_cpu, len(FIELDS), stored_blocks, order=order, grids=grids)
     ops, stored = made.ops, made.data["strategies"]
     first, one_vector = made.block * lanes, ops.wide and stored_blocks == 1
 
