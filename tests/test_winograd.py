@@ -82,7 +82,7 @@ class Executor:
         parts = [*kernels, dispatch(tiles), *loads, *winograd_kernels(TILES, LANES)]
         text = stream_ir(LANES) + settle_ir(LANES) + quad_ir(LANES)
         compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=text)
-        function = winograd_costs(MODEL.rates, MODEL.table, LANES)
+        function = winograd_costs(MODEL.rates, MODEL.table, LANES, CPU)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)
         slopes = ", ".join(float(value).hex() for value in MODEL.table.seconds.ravel())
         lines = [
