@@ -203,7 +203,8 @@ def answered(selector: Selector, request: Request) -> Answer:
 
 def plain(selector: Selector, shape: Shape, threads: int) -> tuple[LaunchPlan, LaunchPlan, Family]:
     """The best plan of one micro-kernel, the best on one thread, and the family of both."""
-    family, near = selector.family(shape), selector.near(shape)
+    near = selector.near(shape)
+    family = selector.family(shape, near)
     alone = selector.least(shape, near, ways(1, 1))
     return selector.least(shape, near, ways(shape.batch, threads, family.splits)), alone, family
 

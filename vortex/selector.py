@@ -171,8 +171,8 @@ class Selector:
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
-        near, family = self.near(shape), self.family(shape)
-        return self.least(shape, near, ways(shape.batch, threads, family.splits))
+        near = self.near(shape)
+        return self.least(shape, near, ways(shape.batch, threads, self.family(shape, near).splits))
 
     def near(self, shape: Shape) -> Array:
         """1 for the strategies that are worth a look on several threads: those of the family that one thread decides
@@ -181,13 +181,13 @@ class Selector:
         alike = self.columns.dot == self.columns.dot[int(np.argmin(total))]
         return np.asarray(alike & (total <= F32(NEAR) * total.min()))
 
-    def family(self, shape: Shape) -> Family:
-        """Decided without the number of threads, so that a result has the same bits on any.
+    def family(self, shape: Shape, near: Array | None = None) -> Family:
+        """Decided without the number of threads, so that a result has the same bits on any; `near` if it is known.
 
         One thread decides between dot products and outer ones; whether k is split, all cores of the machine that the
         library was built for.
         """
-        near = self.near(shape)
+        near = self.near(shape) if near is None else near
         one = self.least(shape, near, ways(1, 1))
         dot, alone = bool(self.columns.dot[one.index]), F32(one.seconds)
         cores = int(self.rates.cores)

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import masked_load, masked_store, placed, vector_intrinsics
+from vortex.codegen.cpu_tile import PERMUTE, masked_load, masked_store, placed, vector_intrinsics
 
 PIXELS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -29,8 +29,6 @@ GROUPED_SLIDING = tuple(tile for tile in SLIDING if tile[0] == 3)
 WHOLE = 7
 """Tiles of so many pixels have a second body, for those that lie wholly inside of the input: most of a row. What a
 tile sees is then loaded without a branch for each column, a tenth faster at 112 x 112 x 32 (measured on Zen 5)."""
-PERMUTE = {8: "llvm.x86.avx2.permps", 16: "llvm.x86.avx512.permvar.sf.512"}
-"""By lanes: the instruction that takes each lane from the lane an index names."""
 
 
 def depthwise_symbol(pixels: int, grouped: bool = False) -> str:

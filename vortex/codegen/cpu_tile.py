@@ -28,6 +28,8 @@ def masked_store(value: Any, address: Any, mask: Any) -> Any:
 
 LINE = 16
 """Elements of a cache line."""
+PERMUTE = {8: "llvm.x86.avx2.permps", 16: "llvm.x86.avx512.permvar.sf.512"}
+"""By lanes: the instruction that takes each lane from the lane an index names."""
 
 
 def fetch(address: Any, write: int = 0, cache: int = 1) -> Any:

@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import fetch, placed, tile_stages, vector_intrinsics
+from vortex.codegen.cpu_tile import PERMUTE, fetch, placed, tile_stages, vector_intrinsics
 from vortex.codegen.cpu_words import WordTile
 from vortex.dtypes import WEIGHT_BITS, WordFormat
 
@@ -51,7 +51,7 @@ def weight_kernel(tile: WordTile, lanes: int, words: WordFormat) -> tvm.tirx.Pri
         """The weights at `place` of the words, as float32."""
         if looks_up:
             found = T.shift_right(word, T.broadcast(place * bits, lanes))
-            return T.call_llvm_pure_intrin(vector, "llvm.x86.avx512.permvar.sf.512", table_of(lanes), found)
+            return T.call_llvm_pure_intrin(vector, PERMUTE[lanes], table_of(lanes), found)
         top = T.shift_left(word, T.broadcast(32 - bits - place * bits, lanes))
         return T.Cast(vector, T.shift_right(top, T.broadcast(T.int32(32 - bits), lanes)))
 

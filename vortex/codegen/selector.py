@@ -26,6 +26,7 @@ from tvm.script import tirx as T
 from tvm.target import codegen
 
 from vortex.arithmetic import Array
+from vortex.codegen.cpu_tile import PERMUTE
 from vortex.codegen.lower import cpu_target
 from vortex.codegen.trees import substitute
 from vortex.cost import predict, predict_dot, predict_outer
@@ -105,12 +106,10 @@ INTERMEDIATES = 128
 LOOKUPS = 8
 """Of measured micro-kernels in a cost, at most."""
 WIDE, WIDE_FLAG = 16, "avx512f"
-"""Lanes of the vectors that the next two instructions take, and a flag of the processors that have both."""
+"""Lanes of the vectors that are looked up and permuted whole, and a flag of the processors that do."""
 GATHER = "llvm.x86.avx512.mask.gather.dps.512"
 """Looks as many numbers up in a table. TVM takes indices apart instead, by which four lookups are 60 of the 165 ns of a
-cost on a Zen 5, where four of these take 30."""
-PERMUTE = "llvm.x86.avx512.permvar.sf.512"
-"""Looks them up in a vector."""
+cost on a Zen 5, where four of these take 35."""
 
 
 class LaneArithmetic:
@@ -285,7 +284,7 @@ def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_bloc
     def strategy(place: int) -> Term:
         if one_vector:
             chosen = made.data["order"][T.ramp(first, 1, lanes)]
-            return ops.whole(PERMUTE, stored[T.ramp(place * lanes, 1, lanes)], chosen)
+            return ops.whole(PERMUTE[lanes], stored[T.ramp(place * lanes, 1, lanes)], chosen)
         index = made.data["order"][first + ops.lane]
         block, lane = tirx.indexdiv(index, lanes), tirx.indexmod(index, lanes)
         return ops.name(FIELDS[place], Term(stored[(block * len(FIELDS) + place) * lanes + lane]))

@@ -15,22 +15,21 @@
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
 
-static void price(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers, float *totals) {
+/* Seconds of every strategy on one grid. */
+static void price(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t workers, float *totals) {
   const vx_call *call = q->call;
   vortex_costs(vx_columns, vx_slopes, totals, VX_BLOCKS, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
                q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
-               (float)grid_m, (float)grid_n, (float)splits, (float)workers, (float)q->batch, q->items_a,
+               (float)grid_m, (float)grid_n, 1.0f, (float)workers, (float)q->batch, q->items_a,
                q->items_b, q->others);
 }
-
-static int of_family(int64_t strategy, int64_t dot) { return dot == VX_ANY_FAMILY || vx_strategies[strategy].dot == dot; }
 
 vx_answer vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t workers) {
   float totals[VX_PRICED];
   vx_answer best = NOTHING;
-  price(q, grid_m, grid_n, 1, workers, totals);
+  price(q, grid_m, grid_n, workers, totals);
   for (int64_t s = 0; s < vx_strategy_count; s++)
-    if (totals[s] < best.seconds && of_family(s, dot)) best = (vx_answer){{s, grid_m, grid_n, 1, workers}, totals[s]};
+    if (totals[s] < best.seconds && vx_strategies[s].dot == dot) best = (vx_answer){{s, grid_m, grid_n, 1, workers}, totals[s]};
   return best;
 }
 
@@ -44,7 +43,7 @@ typedef struct {
 static void look(const vx_question *q, candidates *found) {
   float totals[VX_PRICED];
   vx_answer best = NOTHING;
-  price(q, 1, 1, 1, 1, totals);
+  price(q, 1, 1, 1, totals);
   for (int64_t s = 0; s < vx_strategy_count; s++)
     if (totals[s] < best.seconds) best.seconds = totals[best.plan.strategy = s];
   float most = NEAR * best.seconds;
@@ -183,17 +182,17 @@ vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t 
                        0.0f};
 }
 
-/* A packed B leaves few strategies. Where one vector has room for all of them, alone and on every grid, they are priced at once: the same
- * answer, or 0 for none. */
+/* A packed B leaves few strategies. Where one vector has room for all of them, alone and on the grids of two threads, they are priced at once:
+ * the same answer, or 0 for none. */
 static int at_once(const vx_question *q, int64_t threads, vx_answer *alone, vx_answer *best) {
   _Alignas(64) float totals[VX_PRICED];
-  int64_t few = vx_packed_count, count = threads, columns = 0;
+  int64_t few = vx_packed_count;
   if (!q->call->packed || few * 3 > vx_lanes || threads != 2 || q->batch > 1 || deep(q)) return 0;
   pricing p;
   begin(&p, q, &NOTHING);
   for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 1, 1, 1, 1);
-  while (next_grid(&count, &columns))
-    for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], count / columns, columns, 1, 2);
+  for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 2, 1, 1, 2);
+  for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 1, 2, 1, 2);
   price_waiting(&p, totals);
   keep(&p, totals, 0, few);
   *alone = p.best;

@@ -16,10 +16,8 @@ typedef struct {
   float seconds;
 } vx_answer;
 
-enum { VX_ANY_FAMILY = -1 }; /* of the two: dot products, and all others */
-
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
-/* The first strategy of a family that takes least on a grid while `workers` are at work. */
+/* The first strategy of a family, `dot` products or all others, that takes least on a grid while `workers` are at work. */
 vx_answer vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t workers);
 /* The best plain plan, and in `alone` the best on one thread. */
 vx_answer vx_answer_of(const vx_question *q, int64_t threads, vx_answer *alone);
