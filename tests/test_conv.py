@@ -91,6 +91,11 @@ CASES = [
     pytest.param((3, 12, 19, 37), (37, 1, 3, 3), {"groups": 37, "padding": (4, 1, 2, 5)}, id="depthwise, asymmetric"),
     pytest.param((3, 12, 19, 37), (37, 1, 3, 3), {"groups": 37, "padding": 1, "stride": 2}, id="depthwise, strided"),
     pytest.param((2, 14, 14, 512), (512, 1, 3, 3), {"groups": 512, "padding": 1}, id="depthwise, few sets of L1"),
+    pytest.param((2, 7, 9, 70), (70, 1, 3, 3), {"groups": 70, "padding": (4, 1, 2, 5), "stride": 2}, id="in blocks"),
+    pytest.param(
+        (1, 5, 4, 1100), (1100, 1, 3, 3), {"groups": 1100, "padding": 1, "stride": 2}, id="in panels of blocks"
+    ),
+    pytest.param((3, 9, 6, 128), (128, 1, 3, 3), {"groups": 128, "padding": (0, 3, 1, 4)}, id="in blocks, stride 1"),
     pytest.param((2, 9, 31, 20), (20, 2, 3, 3), {"padding": 1, "groups": 10}, id="groups in vectors of 2"),
     pytest.param((2, 9, 30, 84), (84, 4, 3, 3), {"padding": (0, 2, 5, 1), "stride": 2, "groups": 21}, id="of 4"),
     pytest.param((1, 9, 9, 104), (104, 8, 3, 3), {"padding": 2, "dilation": 2, "groups": 13}, id="of 8, dilated"),
@@ -151,10 +156,11 @@ class TestResults:
             assert (conv(x, w, padding=2) == conv.operator.reference(x, w, padding=2)).all()
 
     @pytest.mark.parametrize("stride", [1, 2])
+    @pytest.mark.parametrize("channels", [21, 128])
     @pytest.mark.parametrize("width", [1, 2, 3, 4, 9, 16, 23])
-    def test_depthwise_rows_are_what_each_is_alone(self, conv: ConvKernel, width: int, stride: int):
-        """To the bit: tiles that walk down rows, if the machine has registers for them, add in the order of others."""
-        channels, rng = 21, np.random.default_rng(width)
+    def test_depthwise_rows_are_what_each_is_alone(self, conv: ConvKernel, width: int, stride: int, channels: int):
+        """To the bit: blocks, and tiles that walk down rows where there are registers for them, add as others do."""
+        rng = np.random.default_rng(width)
         x = rng.standard_normal((1, 13, width, channels), dtype=np.float32)
         w = rng.standard_normal((channels, 1, 3, 3), dtype=np.float32)
         y = conv(x, w, padding=1, stride=stride, groups=channels)
@@ -166,10 +172,8 @@ class TestResults:
 
     @pytest.mark.parametrize("apart", [0, 60, 2048, 4072])
     @pytest.mark.parametrize(("height", "stride", "channels"), [(20, 1, 512), (14, 1, 509), (29, 1, 20), (15, 2, 64)])
-    def test_depthwise_outputs_at_the_places_of_inputs_within_a_page(
-        self, conv: ConvKernel, height: int, stride: int, channels: int, apart: int
-    ):
-        """Their stores wait until the next channels are made, where there is room for as many rows."""
+    def test_depthwise_pixels_among_others(self, conv: ConvKernel, height: int, stride: int, channels: int, apart: int):
+        """What lies between them stays as it is, also beside the edges, where blocks make more than there is."""
         rows = (height - 1) // stride + 1
 
         def wide(shape: tuple[int, ...], first: int) -> np.ndarray:
@@ -185,12 +189,13 @@ class TestResults:
         assert (out[..., :channels] == conv.operator.reference(x[..., :channels], w, **where)).all()
         assert (out[..., channels:] == 7).all()
 
-    def test_depthwise_from_memory(self, conv: ConvKernel):
-        """Rows are fetched ahead where operands are many: the bits are those of fewer channels at a time."""
-        x, w = integers(1, 112, 112, 128), integers(128, 1, 3, 3, seed=1)
-        whole = conv(x, w, padding=1, stride=1, groups=128)
-        for few in (slice(0, 64), slice(64, 128)):
-            part = conv(np.ascontiguousarray(x[..., few]), w[few], padding=1, groups=64)
+    @pytest.mark.parametrize("taps", [3, 5])
+    def test_depthwise_from_memory(self, conv: ConvKernel, taps: int):
+        """Blocks are taller or rows fetched ahead where operands are many: the bits are those of fewer at a time."""
+        x, w = integers(1, 224, 224, 128), integers(128, 1, taps, taps, seed=1)
+        whole = conv(x, w, padding=taps // 2, groups=128)
+        for few in (slice(0, 16), slice(16, 96), slice(96, 128)):
+            part = conv(np.ascontiguousarray(x[..., few]), w[few], padding=taps // 2, groups=few.stop - few.start)
             assert (whole[..., few] == part).all()
 
     def test_channels_last_in_memory_under_the_other_name(self, conv_nchw: ConvKernel):

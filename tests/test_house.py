@@ -99,6 +99,7 @@ MODULES = (
     "codegen.cpu_load",
     "codegen.cpu_pack",
     "codegen.cpu_depthwise",
+    "codegen.cpu_block",
     "codegen.cpu_falling",
     "codegen.trees",
     "codegen.cpu_masks",

@@ -9,6 +9,7 @@ import numpy as np
 
 from vortex.candidates import WIDEST_PANEL
 from vortex.codegen.cpu import Addition, c_floats
+from vortex.codegen.cpu_block import VECTORS, Block, block_kernel, block_symbol, block_tiles
 from vortex.codegen.cpu_conv import conv_kernel, conv_symbol
 from vortex.codegen.cpu_depthwise import (
     GROUPED_SLIDING,
@@ -41,7 +42,8 @@ KEPT = 0.5
 """Share of what operands may take of the outermost cache from which on they are fetched as if from memory."""
 MOST_ROWS = 33
 SOURCES = (
-    "conv.c", "conv_depthwise.c", "conv_falling.c", "conv_select.c", "conv_door.c", "winograd.c", "winograd_select.c",
+    "conv.c", "conv_depthwise.c", "conv_block.c", "conv_falling.c", "conv_select.c", "conv_door.c", "winograd.c",
+    "winograd_select.c",
 )  # fmt: skip
 """Of `runtime/`."""
 
@@ -65,8 +67,12 @@ def _emit_sliding(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: s
     compile_object([sliding_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
 
 
-def _emit_falling(tiles: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([falling_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+def _emit_blocks(tiles: Sequence[Block], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([block_kernel(*tile, lanes) for tile in tiles], cpu_target(llvm_cpu), path)
+
+
+def _emit_falling(tiles: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> None:
+    compile_object([falling_kernel(pixels, lanes) for pixels in tiles], cpu_target(llvm_cpu), path)
 
 
 def _emit_grouped(tiles: Sequence[tuple[int, int, int]], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -83,8 +89,9 @@ def conv_tasks(shapes: Sequence[tuple[int, int]], registers: int) -> list[Task]:
     slides = ([tile for tile in SLIDING if tile[0] == taps] for taps in dict.fromkeys(tile[0] for tile in SLIDING))
     others = (_emit_winograd, TILES), (_emit_depthwise, PIXELS), (_emit_grouped, GROUPED_SLIDING)
     own = ((_emit_sliding, tiles) for tiles in slides)
+    blocks = [(_emit_blocks, tuple(dict.fromkeys(block_tiles(registers).values())))]
     walks = [(_emit_falling, found)] if (found := falling_tiles(registers)) else []
-    return [*others, *walks, *own, *((_emit_tiles, batch) for batch in batches(tiles))]
+    return [*others, *blocks, *walks, *own, *((_emit_tiles, batch) for batch in batches(tiles))]
 
 
 def entries(named: Sequence[tuple[str, str]]) -> str:
@@ -113,13 +120,14 @@ def conv_addition(
         for grouped, tiles in ((False, SLIDING), (True, GROUPED_SLIDING))
         for tile in tiles
     ]
-    falling = (
-        "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12, "float *", "int32_t"]) + ")"
+    blocks = block_tiles(round(selector.rates.registers))
+    block = "(const float *, const int64_t *, const float *, float *, const int64_t *, int64_t, int64_t, int64_t)"
+    places = ", ".join(
+        f"[{stride}][{far:d}] = {{{block_symbol(*tile)}, {tile[1]}, {tile[2]}, {VECTORS * lanes}}}"
+        for (stride, far), tile in blocks.items()
     )
-    falls = [
-        (falling_symbol(stride, pixels), f"[{stride}][{pixels}]")
-        for stride, pixels in falling_tiles(round(selector.rates.registers))
-    ]
+    falls = [(falling_symbol(pixels), f"[{pixels}]") for pixels in falling_tiles(round(selector.rates.registers))]
+    falling = "(" + ", ".join(["const float *", "const float *", "float *", *["int64_t"] * 12]) + ")"
     load = "(const float *, float *, int64_t, int64_t, int64_t, int64_t)"
     table = (
         *([f"extern int32_t {PROLOGUE_SYMBOL}{load};"] if begins else []),
@@ -127,11 +135,13 @@ def conv_addition(
         *(f"extern int32_t {conv_symbol(r, v)}{tile};" for r, v in sorted(tiles)),
         *(f"extern int32_t {symbol}{depthwise};" for symbol, _ in (*single, *slides)),
         *(f"extern int32_t {symbol}{falling};" for symbol, _ in falls),
+        *(f"extern int32_t {block_symbol(*tile)}{block};" for tile in dict.fromkeys(blocks.values())),
         f"const vx_conv_tile vx_conv_tiles[VX_CONV_VECTORS][VX_CONV_ROWS] = {{{', '.join(rows)}}};",
         f"const int64_t vx_conv_tallest[VX_CONV_VECTORS] = {{{', '.join(map(str, tallest(shapes)))}}};",
         f"const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1] = {{{entries(single)}}};",
         f"const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1] = {{{entries(slides)}}};",
-        f"const vx_falling_tile vx_falling_tiles[3][VX_DEPTHWISE + 1] = {{{entries(falls)}}};",
+        f"const vx_falling_tile vx_falling_tiles[VX_DEPTHWISE + 1] = {{{entries(falls)}}};",
+        f"const vx_block vx_blocks[3][2] = {{{places}}};",
         f"const int64_t vx_conv_near = {round(first.capacity_bytes / first.shared_by * NEAR)};",
         f"const int64_t vx_conv_far = {round(selector.rates.l2_bytes * BLOCK)};",
         f"const int64_t vx_conv_kept = {round(selector.rates.l2_bytes)};",

@@ -243,7 +243,10 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
     if (streams && vx_store_past && work->sums_floats <= SUMS) p.sums = sums;
-    if (work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h)))
+    const vx_block *block = work->by_channel ? vx_conv_block(c) : NULL;
+    if (block && p.columns >= block->least && p.columns <= VX_BLOCK_WIDTH)
+      vx_conv_blocks(&p, block, unit, end);
+    else if (work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h)))
       vx_conv_falling(&p, unit, end);
     else
       run_passes(&p, run, unit, end, streams && !vx_store_stage);
@@ -284,6 +287,7 @@ static void run_task(void *context, int64_t index) {
 /* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
  * groups beside them. */
 static int64_t channels_at_once(const vx_conv *c) {
+  if (vx_conv_block(c)) return rounded(quotient_up(c->channels, quotient_up(c->channels, VX_BLOCK_WIDTH)), vx_lanes);
   int64_t columns = vx_conv_slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
   int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
   int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;

@@ -1,11 +1,6 @@
 /* Rows of a depthwise convolution, or of one of groups that share a vector: vectors run along channels, tiles across pixels. */
 #include "conv_panel.h"
 
-/* Pixels of a depthwise filter that come from memory are asked for a tile ahead, line by line: a tile takes its vectors across the pixels,
- * which is no stream that a prefetcher would follow. Twice as fast, measured. A function that does nothing but prefetch is pure to GCC, and
- * calls of it are dropped. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 /* One row of output pixels, a channel to a filter: tiles of the pixels that see the whole filter, the others one by one. */
 void vx_conv_depthwise(const panel *p, int64_t unit) {
   const vx_conv *c = p->conv;
@@ -38,12 +33,6 @@ int vx_conv_slides(const vx_conv *c) {
          vx_sliding_tiles[c->groups < c->channels][c->kernel_w][c->stride_w][1];
 }
 
-/* Asks for `pixels` that are `stride` floats apart, `floats` of each. */
-static ALWAYS_INLINE void fetch(const float *first, int64_t pixels, int64_t stride, int64_t floats) {
-  for (int64_t i = 0; i < pixels; i++)
-    for (int64_t j = 0; j < floats; j += LINE_FLOATS) __builtin_prefetch(first + i * stride + j);
-}
-
 /* A row of output pixels of a usual depthwise filter: its place in the output, filter rows [r, r_end) of input rows from `image` on. */
 typedef struct {
   const float *image;
@@ -61,14 +50,14 @@ static sliding_row row_of(const panel *p, int64_t unit) {
 }
 
 /* Pixels of the widest tile that fits at `first`. */
-static ALWAYS_INLINE int64_t sliding_pixels(const vx_conv *c, const vx_depthwise_tile *tiles, int64_t first) {
+static VX_ALWAYS_INLINE int64_t sliding_pixels(const vx_conv *c, const vx_depthwise_tile *tiles, int64_t first) {
   int64_t pixels = c->out_w % 7 ? VX_DEPTHWISE : 7;
   while (pixels > c->out_w - first || !tiles[pixels]) pixels--;
   return pixels;
 }
 
 /* `pixels` of a row from `first` on. */
-static ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, const sliding_row *row, int64_t first, int64_t pixels) {
+static VX_ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, const sliding_row *row, int64_t first, int64_t pixels) {
   const vx_conv *c = p->conv;
   int64_t column = first * c->stride_w - c->pad_left, w_s = c->channels, w_c = c->kernel_w * w_s, group = p->work->group, w_r = group * w_c;
   float *out = row->out + first * c->y_stride[2], *sums = p->sums ? p->sums : out;
@@ -79,13 +68,13 @@ static ALWAYS_INLINE void slide(const panel *p, const vx_depthwise_tile *tiles, 
 }
 
 /* What a tile reads that the row above has not read, and where it writes. */
-static ALWAYS_INLINE void fetch_sliding(const panel *p, const sliding_row *row, int64_t first, int64_t pixels) {
+static VX_ALWAYS_INLINE void fetch_sliding(const panel *p, const sliding_row *row, int64_t first, int64_t pixels) {
   const vx_conv *c = p->conv;
   int64_t column = first * c->stride_w - c->pad_left, from = larger(column, 0);
   int64_t span = smaller(column + (pixels - 1) * c->stride_w + c->kernel_w, c->width) - from, rows = row->r_end - row->r;
   for (int64_t r = larger(rows - c->stride_h, 0); r < rows; r++)
-    fetch(row->image + r * c->dilation_h * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
-  if (!p->sums) fetch(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
+    vx_fetch_pixels(row->image + r * c->dilation_h * c->x_stride[1] + from * c->x_stride[2], span, c->x_stride[2], p->columns);
+  if (!p->sums) vx_fetch_pixels(row->out + first * c->y_stride[2], pixels, c->y_stride[2], p->columns);
 }
 
 /* A row of output pixels of a usual depthwise filter. */

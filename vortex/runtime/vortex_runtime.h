@@ -145,12 +145,21 @@ extern const vx_depthwise_tile vx_depthwise_tiles[2][VX_DEPTHWISE + 1];
  * the tile, where the input starts and ends, and `x_r`, `w_r`, `w_s` follow. */
 #define VX_SLIDING 8
 extern const vx_depthwise_tile vx_sliding_tiles[2][VX_SLIDING][3][VX_DEPTHWISE + 1];
-/* Tiles of a 3x3 filter that walk down `rows` of outputs, by [stride][pixels], or 0: inputs before row `top` or column `first`, and from
+/* Tiles of a 3x3 filter with stride 1 that walk down `rows` of outputs, by pixels, or 0: inputs before row `top` or column `first`, and from
  * `bottom` or `end` on, are zeros. */
 typedef int32_t (*vx_falling_tile)(const float *x, const float *w, float *y, int64_t channels, int64_t rows, int64_t top, int64_t bottom,
-                                   int64_t first, int64_t end, int64_t x_r, int64_t w_r, int64_t w_s, int64_t ldx, int64_t y_r, int64_t ldy,
-                                   float *late, int32_t waits);
-extern const vx_falling_tile vx_falling_tiles[3][VX_DEPTHWISE + 1];
+                                   int64_t first, int64_t end, int64_t x_r, int64_t w_r, int64_t w_s, int64_t ldx, int64_t y_r, int64_t ldy);
+extern const vx_falling_tile vx_falling_tiles[VX_DEPTHWISE + 1];
+/* Tiles of a 3x3 filter for `rows` by `pixels` outputs of at least `least` channels, by [stride][whether operands come from memory]: inputs lie
+ * `seen` from x, outputs go to `places` from y. */
+typedef int32_t (*vx_block_tile)(const float *x, const int64_t *seen, const float *w, float *y, const int64_t *places, int64_t channels,
+                                 int64_t w_r, int64_t w_s);
+typedef struct {
+  vx_block_tile tile;
+  int64_t rows, pixels, least;
+} vx_block;
+extern const vx_block vx_blocks[3][2];
+#define VX_BLOCK_WIDTH 1024 /* channels of a panel, at most */
 /* Bytes of input that should stay in the first, and in the second cache; of operands that are too many for all caches. */
 extern const int64_t vx_conv_near, vx_conv_far, vx_conv_memory;
 /* Bytes of a panel that the second cache keeps beside them. */
