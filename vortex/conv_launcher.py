@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def _described(operator: Conv2d, x: Any, w: Any, stride: Any, padding: Any, dila
     return shape, numbers(shape)
 
 
+def _extents(operator: Conv2d, w: Any, groups: Any) -> tuple[tuple[int, int, int, int], int]:
+    """Of weights of this shape, and the groups."""
+    if len(w) != 4:
+        raise ShapeError(f"w has shape {tuple(w)}; expected [filters, channels, height, width]; reshape it")
+    filters, depth, kernel_h, kernel_w = (int(extent) for extent in w)
+    count = operator.window(groups=groups).groups
+    if filters % count or not kernel_h or not kernel_w:
+        raise ShapeError(f"groups={count} does not divide w of shape {tuple(w)}, or it has no taps; check w and groups")
+    return (filters, depth, kernel_h, kernel_w), count
+
+
 Described = tuple[ConvShape, tuple[int, ...]]
 """A call's extents, and what the door is told of them."""
 
@@ -62,6 +74,7 @@ class ConvKernel(ConvPlanner):
         self._turned = int(self.operator.layout == "nchw")
         # By type as well: 1 is a stride, True is none.
         self._described = lru_cache(maxsize=4096, typed=True)(partial(_described, self.operator))
+        self._extents = lru_cache(maxsize=4096, typed=True)(partial(_extents, self.operator))
         self._identity = library.identity
         self._names = tuple(operand.name for operand in self.operator.epilogue.operands)
         doors = ("conv", "conv_planned", "pack_conv", "pack_winograd")
@@ -156,15 +169,10 @@ class ConvKernel(ConvPlanner):
         given = getattr(w, "shape", None)
         if given is None:
             raise OperandError(f"w is a {type(w).__name__}; expected a tensor; {REASONS[0][2]}")
-        if len(given) != 4:
-            raise ShapeError(f"w has shape {tuple(given)}; expected [filters, channels, height, width]; reshape it")
-        filters, depth, kernel_h, kernel_w = (int(extent) for extent in given)
-        count = self._groups if groups is None else self.operator.window(groups=groups).groups
-        if filters % count or not kernel_h or not kernel_w:
-            raise ShapeError(
-                f"groups={count} does not divide w of shape {tuple(given)}, or it has no taps; check w and groups"
-            )
-        return (filters, depth, kernel_h, kernel_w), count
+        try:
+            return self._extents(given, groups)
+        except TypeError:  # of a list, which is no key
+            return _extents(self.operator, given, groups)
 
     def _packed_for(self, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> PackedFilters:
         """Weights in the one form that a call uses, which is chosen with the cost of bringing them there."""
@@ -188,7 +196,7 @@ class ConvKernel(ConvPlanner):
         sizes = [first, *(ALGORITHMS[tile].points * padded for tile in TILES)]
         sizes = [size if forms >> bit & 1 else 0 for bit, size in enumerate(sizes)]
         data = zeros_for_constants(sum(sizes))
-        pieces = np.split(data, np.cumsum(sizes)[:-1])
+        pieces = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
         try:
             matrix = exportable(w)
             status = self._pack(matrix, pieces[0], groups) if forms & DIRECT else 0

@@ -23,7 +23,9 @@ from vortex.effects import (
     Value,
     exposed,
     micro_kernel,
+    page_waits,
     source_byte,
+    straddling,
 )
 from vortex.families import (
     HELD_STREWN,
@@ -89,9 +91,11 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     wide = ops.name("wide", micro_kernel(ops, rates, t.height, s.vectors, o.k, t.steps) + entered)
     last = micro_kernel(ops, rates, t.height, t.rest, o.k, t.steps) + ops.where(t.rest > 0.5, entered, 0.0)
     narrow = ops.name("narrow", last)
+    across_lines = rates.split * straddling(ops, rates, t.height, o.spacing_b)
     # Rows of the only panel follow each other; beside others each is a page of its own.
-    thin = ops.where(t.panels > 1.5, rates.lanes * s.per_width, 0.0)
-    split = t.loose * o.k * ((t.full * s.vectors + t.rest) * rates.split + t.full * (thin * thin * rates.alone))
+    waits = page_waits(ops, rates, s.width, s.per_width, o.spacing_b, t.tiles)
+    apart = ops.where(t.panels > 1.5, rates.alone * waits, 0.0)
+    split = t.loose * o.k * ((t.full * s.vectors + t.rest) * across_lines + t.full * apart)
     turn = s.rows_first * t.steps * rates.tile_turn
     across = ops.name("across", t.full * wide + narrow + split + turn)
     compute = t.tiles * across

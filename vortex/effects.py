@@ -48,6 +48,38 @@ def micro_kernel(
     )
 
 
+SAME_PLACE = 0.5
+"""How often a B whose rows all begin at the same place of a line does not begin on one."""
+FEW_ROWS = 5.0
+"""Rows of a register tile that hide nothing of loads across lines: 5x80 takes 1.1 times as long by such a B, 14x32 1.01
+times (Zen 5)."""
+
+
+def straddling(ops: Arithmetic, rates: Rates, rows: Value, spacing: Value) -> Value:
+    """Share that a tile of so many rows sees of what a vector across two lines costs, where rows of B start on
+    multiples of `spacing` bytes."""
+    lines = spacing * (1.0 / rates.line_bytes)
+    across = ops.where(lines > 1.0 - EPSILON, SAME_PLACE, 1.0 - lines)
+    return across * ops.least(FEW_ROWS / rows, 1.0)
+
+
+CRAMMED_WAIT = 1.5
+"""Waits for a row of a wider panel where all start in one set of L1: 256x2048x2048 takes 14x32 1.18 times as long as is
+predicted without (Zen 5). Hidden where a core starts one multiply-add a cycle."""
+
+
+def page_waits(ops: Arithmetic, rates: Rates, width: Value, per_width: Value, spacing: Value, tiles: Value) -> Value:
+    """How often a step of k waits for a line of another page (`rates.alone`) in a panel of `width` columns that lies
+    beside others in a B as it is, with rows on multiples of `spacing` bytes: those of one line do. So do others whose
+    rows evict each other before the next of `tiles` reads them; the first two read a stream."""
+    thin = rates.lanes * per_width
+    waits = ops.where(FLOAT * width <= rates.line_bytes + 0.5, thin * thin, 0.0)
+    if rates.roomy or rates.crammed_rows < rates.crowded_rows:
+        return waits
+    again = CRAMMED_WAIT * ops.most(1.0 - 2.0 / tiles, 0.0)
+    return ops.where(spacing > rates.l1_span - 0.5, ops.most(waits, again), waits)
+
+
 def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
     """What a load adds to the arithmetic it overlaps with: max(load, compute) - compute of Eq. 2, rounded off.
 
