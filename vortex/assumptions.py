@@ -42,7 +42,7 @@ class Effects:
     window: float = 448.0
     """Instructions in flight in one core: over how many of them such a wait is spread."""
     split_cycles: float = 0.25
-    """Cycles that a vector of an unpacked B costs more on average, because it may straddle two lines."""
+    """Cycles that a vector of an unpacked B costs more where it straddles two lines, and nothing hides it."""
     ahead_bytes: float = 128.0
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
     streams: float = 8.0
@@ -82,8 +82,8 @@ class Effects:
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B: the multiply-adds
     that wait for them fill a scheduler, and that is less than the window."""
     alone: float = 3.0
-    """Multiply-adds in whose time a vector of an unpacked B is waited for that is its panel's only one of a row; of two
-    vectors a quarter of it each row, of three a ninth."""
+    """Multiply-adds in whose time a vector of an unpacked B is waited for that is its panel's only one of a row; where
+    a panel has the two vectors of a line, a quarter of it each row."""
     crowded_places: int = 4
     """Places within the span of L1's sets that rows start in, at most, where they crowd the caches,"""
     crowded_row_bytes: int = 2048

@@ -81,7 +81,7 @@ class Rates:
     l1_span: float
     """Bytes after which addresses fall into the same set of L1 again (sets x line)."""
     split: float
-    """Seconds that a vector of an unpacked B costs more because it may straddle two lines."""
+    """Seconds that a vector of an unpacked B costs more where it straddles two lines, and nothing hides it."""
     ahead: float
     """Bytes fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
     l3_latency: float
@@ -122,7 +122,7 @@ class Rates:
     turned_leap: float
     """Latencies seen for each line where a turned-over product takes a few elements of each row of B."""
     alone: float
-    """Seconds that a row of an unpacked B is waited for where a panel has one vector of it: 1 / v^2 of it for v."""
+    """Seconds that a row of an unpacked B is waited for in a panel of one vector; see `effects.page_waits`."""
     collided: float
     """Share of the time of lines that push each other out of L1 which is seen even under arithmetic."""
     visit: float

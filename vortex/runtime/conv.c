@@ -243,9 +243,8 @@ static void run_block(const job *work, int64_t unit, int64_t end, int64_t first,
     if (work->by_channel) run = vx_conv_slides(c) ? vx_conv_sliding : vx_conv_depthwise;
     int streams = work->streams && vx_in_whole_lines(p.y, p.columns, LINE_FLOATS);
     if (streams && vx_store_past && work->sums_floats <= SUMS) p.sums = sums;
-    const vx_block *block = work->by_channel ? vx_conv_block(c) : NULL;
-    if (block && p.columns >= block->least && p.columns <= VX_BLOCK_WIDTH)
-      vx_conv_blocks(&p, block, unit, end);
+    if (work->blocks && p.columns >= work->blocks->least)
+      vx_conv_blocks(&p, unit, end);
     else if (work->by_channel && vx_conv_falls(&p, smaller(end - unit, c->out_h)))
       vx_conv_falling(&p, unit, end);
     else
@@ -286,8 +285,8 @@ static void run_task(void *context, int64_t index) {
 
 /* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
  * groups beside them. */
-static int64_t channels_at_once(const vx_conv *c) {
-  if (vx_conv_block(c)) return rounded(quotient_up(c->channels, quotient_up(c->channels, VX_BLOCK_WIDTH)), vx_lanes);
+static int64_t channels_at_once(const vx_conv *c, const vx_block *blocks) {
+  if (blocks) return rounded(quotient_up(c->channels, quotient_up(c->channels, VX_BLOCK_WIDTH)), vx_lanes);
   int64_t columns = vx_conv_slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
   int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
   int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;
@@ -299,7 +298,8 @@ int vx_execute_conv(const vx_conv *conv, const vx_conv_plan *plan) {
   int64_t groups = depthwise ? 1 : conv->groups;
   job work = {.conv = conv, .plan = plan, .depth = conv->channels / groups, .share = conv->filters / groups,
               .by_channel = depthwise, .group = conv->channels / conv->groups};
-  work.width = depthwise ? channels_at_once(conv) : vx_panel;
+  if (depthwise) work.blocks = vx_conv_block(conv);
+  work.width = depthwise ? channels_at_once(conv, work.blocks) : vx_panel;
   work.panels = quotient_up(work.share, work.width);
   work.sets = groups * work.panels;
   work.lines = plan->family == VX_LINES_FAMILY;

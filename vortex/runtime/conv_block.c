@@ -1,7 +1,6 @@
 /* Depthwise convolutions by blocks of outputs: a few rows of a few pixels, of all channels of a panel. */
 #include "conv_panel.h"
 
-#define TAPS 3
 /* Floats between pixels that put those of a column into an eighth of the sets of the first cache. Other pixels are better off with tiles that
  * walk down all rows, where these have stride 1. */
 #define CROWDED 128
@@ -13,11 +12,10 @@
 static const _Alignas(64) float zeros[VX_BLOCK_WIDTH];
 
 const vx_block *vx_conv_block(const vx_conv *c) {
-  int usual = c->kernel_w == TAPS && c->kernel_h == TAPS && c->stride_w == c->stride_h && c->stride_w < 3;
-  if (!usual || c->groups < c->channels || c->dilation_w != 1 || c->dilation_h != 1) return NULL;
-  int64_t floats = c->batch * c->channels * (c->height * c->width + c->out_h * c->out_w);
-  const vx_block *block = &vx_blocks[c->stride_w][floats > vx_l3_bytes / (int64_t)sizeof(float)];
-  return c->channels >= block->least && (c->stride_w > 1 || c->x_stride[2] % CROWDED == 0) ? block : NULL;
+  int64_t stride = vx_stride_of_three(c), floats = c->batch * c->channels * (c->height * c->width + c->out_h * c->out_w);
+  if (stride < 1 || stride > 2) return NULL;
+  const vx_block *block = &vx_blocks[stride][floats > vx_l3_bytes / (int64_t)sizeof(float)];
+  return c->channels >= block->least && (stride > 1 || c->x_stride[2] % CROWDED == 0) ? block : NULL;
 }
 
 /* The inputs of a block: rows and columns of them, and how far they lie from the first. */
@@ -49,10 +47,11 @@ static void place(const vx_block *b, int64_t rows, int64_t pixels, int64_t y_r, 
     for (int64_t i = 0; i < b->pixels; i++) places[o * b->pixels + i] = o < rows && i < pixels ? o * y_r + i * y_s : spare;
 }
 
-void vx_conv_blocks(const panel *p, const vx_block *b, int64_t unit, int64_t end) {
+void vx_conv_blocks(const panel *p, int64_t unit, int64_t end) {
   const vx_conv *c = p->conv;
+  const vx_block *b = p->work->blocks;
   _Alignas(64) float spare[VX_BLOCK_WIDTH];
-  int64_t down = (b->rows - 1) * c->stride_h + TAPS, along = (b->pixels - 1) * c->stride_w + TAPS;
+  int64_t down = (b->rows - 1) * c->stride_h + VX_TAPS, along = (b->pixels - 1) * c->stride_w + VX_TAPS;
   int64_t y_s = p->sums ? p->work->width : c->y_stride[2], y_r = p->sums ? b->pixels * y_s : c->y_stride[1];
   int far = c->stride_h > 1 && b == &vx_blocks[c->stride_w][1];
   int64_t fresh = b->rows * c->stride_h, at_edge[MOST_SEEN], whole[MOST_MADE], part[MOST_MADE];
@@ -76,7 +75,7 @@ void vx_conv_blocks(const panel *p, const vx_block *b, int64_t unit, int64_t end
       if (!p->sums && (rows < b->rows || pixels < b->pixels)) place(b, rows, pixels, y_r, y_s, floats_between(made, spare), places = part);
       for (int64_t h = 0; h < fetched; h++)
         vx_fetch_pixels(first + (down + h) * c->x_stride[1], b->pixels * c->stride_w, c->x_stride[2], p->columns);
-      b->tile(first, seen, p->w, made, places, p->columns, TAPS * c->channels, c->channels);
+      b->tile(first, seen, p->w, made, places, p->columns, VX_TAPS * c->channels, c->channels);
       for (int64_t o = 0; o < rows; o++)
         vx_conv_finish(p, made + o * y_r, y_s, out + o * c->y_stride[1], pixels, c->y_stride[2]);
     }

@@ -3,12 +3,9 @@
 
 /* Rows from which on what a walk computes in vain, above its first row and below its last, is less than what it saves. */
 #define SHORTEST_WALK 4
-#define TAPS 3
 
 int vx_conv_falls(const panel *p, int64_t rows) {
-  const vx_conv *c = p->conv;
-  int usual = c->kernel_w == TAPS && c->kernel_h == TAPS && c->stride_w == 1 && c->stride_h == 1 && c->dilation_w == 1 && c->dilation_h == 1;
-  return usual && p->work->group == 1 && vx_falling_tiles[1] && !p->sums && rows >= SHORTEST_WALK;
+  return vx_stride_of_three(p->conv) == 1 && vx_falling_tiles[1] && !p->sums && rows >= SHORTEST_WALK;
 }
 
 /* Pixels of the widest tile that fits into so many. */
@@ -30,7 +27,7 @@ void vx_conv_falling(const panel *p, int64_t unit, int64_t end) {
       float *place = y + i * c->y_stride[2];
       pixels = widest(c->out_w - i);
       vx_falling_tiles[pixels](x + column * c->x_stride[2], p->w, place, p->columns, rows, -row, c->height - row, -column, c->width - column,
-                               c->x_stride[1], TAPS * c->channels, c->channels, c->x_stride[2], c->y_stride[1], c->y_stride[2]);
+                               c->x_stride[1], VX_TAPS * c->channels, c->channels, c->x_stride[2], c->y_stride[1], c->y_stride[2]);
       for (int64_t r = 0; vx_store_stage && r < rows; r++)
         vx_conv_finish(p, place + r * c->y_stride[1], c->y_stride[2], place + r * c->y_stride[1], pixels, c->y_stride[2]);
     }

@@ -15,6 +15,7 @@ typedef struct {
   int turn_x, turn_y, lines, staged;
   int by_channel; /* vectors run along the channels of all groups, of `group` channels each */
   int64_t group;
+  const vx_block *blocks; /* that outputs are made in, or NULL */
   int64_t turned_extras; /* operands of the store stage that are turned as the outputs are */
   int far; /* operands come from memory */
   int64_t pixel, columns; /* floats between the pixels of turned inputs, and pixels of a row of them */
@@ -47,6 +48,13 @@ static inline void taps_inside(int64_t origin, int64_t taps, int64_t dilation, i
   *first = origin >= 0 ? 0 : smaller(taps, quotient_up(-origin, dilation));
   *end = origin >= extent ? 0 : smaller(taps, quotient_up(extent - origin, dilation));
   if (*end < *first) *end = *first;
+}
+
+/* The stride, the same both ways, of a channel to a filter of so many taps each way that lie side by side; 0 for other convolutions. */
+#define VX_TAPS 3
+static inline int64_t vx_stride_of_three(const vx_conv *c) {
+  int usual = c->kernel_w == VX_TAPS && c->kernel_h == VX_TAPS && c->dilation_w == 1 && c->dilation_h == 1 && c->groups == c->channels;
+  return usual && c->stride_w == c->stride_h ? c->stride_w : 0;
 }
 
 /* Floats of the sums of one tile. */
@@ -86,8 +94,8 @@ int vx_conv_slides(const vx_conv *c);
 void vx_conv_falling(const panel *p, int64_t unit, int64_t end);
 int vx_conv_falls(const panel *p, int64_t rows);
 
-/* conv_block.c: output rows `unit` to `end` of a usual depthwise filter by blocks; and those that it has, or NULL. */
-void vx_conv_blocks(const panel *p, const vx_block *block, int64_t unit, int64_t end);
+/* conv_block.c: output rows `unit` to `end` by the blocks of the call; and those that it has, or NULL. */
+void vx_conv_blocks(const panel *p, int64_t unit, int64_t end);
 const vx_block *vx_conv_block(const vx_conv *c);
 
 #endif
