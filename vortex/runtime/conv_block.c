@@ -65,13 +65,14 @@ void vx_conv_blocks(const panel *p, int64_t unit, int64_t end) {
     float *y = p->y + image * c->y_stride[0] + line * c->y_stride[1];
     /* Rows that the block below will see for the first time. */
     int64_t fetched = far && row + down + fresh <= c->height ? fresh : 0;
-    int high = row >= 0 && row + down <= c->height;
+    /* What only outputs past the last row see is not read: inputs that are turned are not there. */
+    int64_t bottom = smaller(c->height - row, (rows - 1) * c->stride_h + VX_TAPS), high = row >= 0 && bottom >= down;
     for (int64_t i = 0; i < c->out_w; i += b->pixels) {
       int64_t column = i * c->stride_w - c->pad_left, pixels = smaller(c->out_w - i, b->pixels), *seen = within.place, *places = whole;
       const float *first = x + column * c->x_stride[2];
       float *out = y + i * c->y_stride[2], *made = p->sums ? p->sums : out;
       if (!high || column < 0 || column + along > c->width)
-        look(&within, -row, c->height - row, -column, c->width - column, floats_between(first, zeros), seen = at_edge);
+        look(&within, -row, bottom, -column, c->width - column, floats_between(first, zeros), seen = at_edge);
       if (!p->sums && (rows < b->rows || pixels < b->pixels)) place(b, rows, pixels, y_r, y_s, floats_between(made, spare), places = part);
       for (int64_t h = 0; h < fetched; h++)
         vx_fetch_pixels(first + (down + h) * c->x_stride[1], b->pixels * c->stride_w, c->x_stride[2], p->columns);
