@@ -33,9 +33,9 @@ from vortex.selector import Selector
 from vortex.steps import PER
 
 SOURCES = (
-    "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "dot.c", "held.c",
-    "streamed.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c", "door.c",
-    "pack_door.c", "plans_door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "nest.c", "dot.c",
+    "held.c", "streamed.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c",
+    "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (

@@ -29,6 +29,15 @@ typedef struct {
   int over_b;              /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 
+/* nest.c: whether the nest of a task of so many rows and columns keeps panels; steps of k that a tile of L1 takes in tasks of so many rows. */
+int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns);
+int64_t vx_tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows);
+
+/* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.
+ * `store` is seen from that row and from column 0. */
+void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m, int64_t column,
+                 int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish);
+
 /* execute.c; the task `index` of the plan. */
 void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan);
 void vx_run_outer(void *outer, int64_t index);

@@ -1,0 +1,213 @@
+/* L1 nests of one task of L2: how deep they go, what they ask for ahead, and which of its rows and columns are a nest of their own. */
+#include "narrow.h"
+#include "streams.h"
+#include "tasks.h"
+
+/* Part of the outermost cache that bands of A take up, and rows for which reading B once more is no matter. */
+#define BAND_SHARE 2
+#define SHORTEST_BAND 1024
+
+/* Of tasks.py. */
+#define KEPT_BESIDE 2
+#define FAR_SPANS 4
+#define ONCE_SPANS 2
+
+/* Rows that take so long over a step of k that a packed B from memory comes into L1 in time; for fewer it is asked for into L2, further on.
+ * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
+#define NEAR_LEAST 3
+#define NEAR_LOOSE 2
+/* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
+ * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
+/* Where pages are small, a packed B takes so long to come that tiles of few rows share the next panel among them as others do: on a Granite
+ * Rapids 10x1024x1024 208 to 166 us, 32x4096x9216 25 to 21 ms, 16x4096x4096 on two threads 4.0 to 2.5. And a core there waits while it asks
+ * for the rows of A of a next tile, all at once, which hardware follows: 6 x 64 made 8448x3000x2816 in 870 ms and does in 742, 3000x1024x2048
+ * in 76 and 65. */
+
+/* So they do on any core where a packed B comes from beyond what is near: the first of so many tiles takes as long as B takes to come, and the
+ * others have nothing to hide it behind. 24 rows by 180 MB went from 180 to 220 GFLOP/s on a Zen 5, from 335 to 400 on two threads, and by 17 MB
+ * from 230 to 245; three tiles lose up to a tenth. */
+#define SHARING_TILES 4
+
+/* Whether B is well within the outermost cache. */
+static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k * NEAR_LOOSE); }
+
+/* Whether what is asked for of B a few of its rows ahead is in L1 when a tile of so many rows reads it. Where pages are small, a packed one is if
+ * all its translations are found again: on a Granite Rapids one row by 0.5 and 1 MB goes at 95 to 108 GB/s and by 2.4 MB at 33, with nothing
+ * asked for into L1 at 67 to 73 and 28; by 4 MB and more both are alike, and by 9 MB out of memory one row goes at 12.8 and 13.7, four at 11.2
+ * and 13.1, on two threads 24.0 and 26.8, 21.3 and 25.3. */
+static int comes_in_time(const vx_call *call, int64_t rows) {
+  int64_t weights = call->n * call->k;
+  if (!call->packed) return is_near(call);
+  return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
+}
+
+/* Of rates.py. */
+#define KEPT_TILES 4
+#define KEPT_ROWS 3
+
+/* Of a plain B, a panel after the other. */
+int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns) {
+  int loose = !s->pack_b && !call->packed && !call->transpose_a && !call->transpose_b;
+  int by_panels = !s->rows_first && !s->swap && !s->held && !s->streamed && s->rows >= KEPT_ROWS;
+  return vx_panel_room && loose && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
+}
+
+/* Steps of k of a panel that is kept. */
+static int64_t kept_depth(const vx_strategy *s) { return vx_panel_room / (s->vectors * vx_lanes + KEPT_BESIDE * s->rows); }
+
+static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
+
+/* Of rows so many bytes apart that all start in one set of L1: as many as L2 keeps for further tiles, or for `once`. As tasks.py has it, which
+ * takes them for as far apart as they are long. */
+static int64_t crammed_rows(int64_t bytes, int once) {
+  int64_t rows = vx_crammed_rows;
+  if (rows >= vx_crowded_rows) return rows;
+  if (bytes >= FAR_SPANS * vx_l1_span) rows /= 2;
+  return once && bytes >= ONCE_SPANS * vx_l1_span ? rows / 2 : rows;
+}
+
+/* Steps of k of an operand that is read as it lies, a step a row: whose rows crowd few sets of L2, as many as stay there for the next tile,
+ * and of any, as many as are on pages that are found again. */
+static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride, int once) {
+  const int64_t item = sizeof(float);
+  if (crowds(stride)) depth = smaller(depth, stride * item % vx_l1_span ? vx_crowded_rows : crammed_rows(stride * item, once));
+  return vx_reach ? smaller(depth, vx_reach / larger(larger(columns, 1) * item, smaller(stride * item, vx_page_bytes))) : depth;
+}
+
+/* As the cost has it. */
+int64_t vx_tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows) {
+  int64_t depth = s->tile_k;
+  int loose_b = !s->pack_b && !call->packed, loose_a = !s->pack_a && call->transpose_a;
+  int once = (loose_b || loose_a) && rows <= tile_rows(s, call->n);
+  if (vx_keeps_panels(call, s, rows, call->n)) return larger(smaller(depth, kept_depth(s)), 1);
+  if (loose_b) depth = loose_depth(depth, call->n, call->ldb, once);
+  if (loose_a) depth = loose_depth(depth, call->m, call->lda, once);
+  return larger(depth, 1);
+}
+
+/* Rows of A that this thread's share of the outermost cache keeps while the panels of B go by; all, where each band would pack B anew. */
+static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m, int64_t tile) {
+  if (work->strategy->pack_b || m <= SHORTEST_BAND || part->depth <= 0) return m;
+  int64_t rows = vx_l3_bytes / BAND_SHARE / (int64_t)sizeof(float) / vx_get_threads() / part->depth;
+  if (rows < SHORTEST_BAND) rows = SHORTEST_BAND;
+  int64_t bands = quotient_up(m, rows);
+  return bands > 1 ? rounded(quotient_up(m, bands), tile) : m;
+}
+
+/* Rows of the cache tiles that so many rows make: about as many each, since under those of a short last one B would not arrive. */
+static int64_t even_bands(int64_t rows, const vx_strategy *s) {
+  return rows > s->tile_m ? rounded(quotient_up(rows, quotient_up(rows, s->tile_m)), s->rows) : rows;
+}
+
+/* Rows of C that one nest walks over, all or every so many-th: their A from its first row on, as far down as the part of k begins, a B
+ * likewise, and where their sums of column `column` go. `store` is seen from the first row and from column 0. */
+typedef struct {
+  const float *a, *b;
+  float *c;
+  int64_t m, lda, ldc, panel, column, end;
+  const vx_store *store;
+  int streams;
+} strip;
+
+static void run_strip(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *at, int32_t finish) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
+  int quiet = call->packed && vx_roomy;
+  int near = !quiet && comes_in_time(call, at->m);
+  int shares = call->packed && (vx_reach || (!vx_roomy && !is_near(call) && quotient_up(at->m, tall) >= SHARING_TILES));
+  int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0);
+  int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
+  int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;
+  for (int64_t i = 0; i < at->m; i += band) {
+    int64_t rows = smaller(band, at->m - i);
+    vx_store from = *at->store;
+    vx_move_store(&from, i, 0);
+    work->nest(at->a + i * (call->transpose_a ? 1 : at->lda), at->b, at->c - at->column + (finish == VX_STORE_ONE_TILE ? 0 : i * at->ldc),
+               scratch, scratch + a_floats, rows, at->column, at->end, part->depth, at->lda, call->ldb, at->ldc, at->panel,
+               call->panel_stride, even_bands(rows, s), smaller(s->tile_n, rounded(at->end - at->column, width)), work->tile_k, tall,
+               s->vectors, how, &from, finish);
+  }
+}
+
+/* Rows that begin anywhere in a line: those that begin at the same place of one are a product of their own, and its columns are cut where
+ * lines begin and end, so that all but the first and the last few go past the caches. */
+static void run_in_turns(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *all,
+                         int32_t finish) {
+  int one_tile = finish == VX_STORE_ONE_TILE;
+  int64_t columns = all->end - all->column, stride = one_tile ? all->store->row_stride : all->ldc, turns = vx_line_turns(stride);
+  for (int64_t x = 0; x < turns; x++) {
+    strip at = *all;
+    vx_store store = *all->store;
+    at.a += x * all->lda;
+    at.m = quotient_up(all->m - x, turns);
+    at.lda *= turns;
+    at.store = &store;
+    vx_move_store(&store, x, 0);
+    store.row_stride *= turns;
+    for (int e = 0; e < VX_EXTRAS; e++) store.extras[e].row_stride *= turns;
+    if (!one_tile) at.ldc *= turns;
+    const float *row = one_tile ? (const float *)store.out + all->column : all->c + x * all->ldc;
+    int64_t head = vx_before_line(row), tail = (columns - head) % LINE_FLOATS;
+    int64_t cuts[] = {all->column, all->column + head, all->end - tail, all->end};
+    for (int piece = 0; piece < 3; piece++) {
+      at.column = cuts[piece];
+      at.end = cuts[piece + 1];
+      at.streams = all->streams && piece == 1;
+      if (!one_tile) at.c = all->c + x * all->ldc + at.column - all->column;
+      if (at.column < at.end) run_strip(work, part, scratch, a_floats, &at, finish);
+    }
+  }
+}
+
+/* Lines come from memory in pairs. */
+#define PAIR_FLOATS (2 * LINE_FLOATS)
+
+/* Columns of `b`, a B as it lies, before the first one where its rows begin a line: the panels after them read no vector across two lines, which
+ * few rows do not hide (16 bytes off, on a Zen 5: 8 by 4096x1024 in a cache 162 and 210 GFLOP/s). Panels of two lines from memory, of several
+ * tiles, begin with a pair: each of their rows brings a line of either panel beside it else, which is gone when that is read (24 by 4096x11008
+ * 16 bytes off 98 GFLOP/s, 164 by lines and 190 by pairs). What is before is a panel of its own: with more rows than panels that takes longer
+ * than it saves. */
+static int64_t before_whole(const vx_call *call, const vx_strategy *s, const float *b, int64_t rows, int64_t columns) {
+  int64_t width = s->vectors * vx_lanes;
+  int loose = !s->pack_b && !call->packed && !call->transpose_b && !s->held && !s->streamed;
+  int whole = width % LINE_FLOATS == 0 && call->ldb % LINE_FLOATS == 0 && (uintptr_t)b % sizeof(float) == 0;
+  if (VX_WORDS || vx_fixed[1] || !loose || !whole || rows * width > columns) return 0;
+  int paired = width == PAIR_FLOATS && call->ldb % PAIR_FLOATS == 0 && rows > s->rows && !is_near(call);
+  return -(int64_t)((uintptr_t)b / sizeof(float)) & ((paired ? PAIR_FLOATS : LINE_FLOATS) - 1);
+}
+
+void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m, int64_t column,
+                 int64_t end, float *c, int64_t ldc, const vx_store *store, int32_t finish) {
+  const vx_call *call = &work->call;
+  const vx_strategy *s = work->strategy;
+  int tiled = !s->swap && !s->held && !s->streamed && s->vectors * vx_lanes % LINE_FLOATS == 0;
+  int direct = finish == VX_STORE_NOTHING && tiled && work->splits == 1 && vx_overflows(call->outputs);
+  int finished = finish == VX_STORE_ONE_TILE && tiled && store->past;
+  int whole = finished ? vx_in_whole_lines((const float *)store->out + column, end - column, store->row_stride)
+                       : vx_in_whole_lines(c, end - column, ldc);
+  int cut = !vx_fixed[1] || vx_fixed[1] % LINE_FLOATS; /* kernels of what is between lines are there: specialise.last_vectors */
+  int in_turns = !VX_WORDS && (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
+                 end - column >= VX_TURN_COLUMNS && part->depth <= smaller(work->tile_k, VX_TURN_DEPTH);
+  strip at = {.a = call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
+              .b = call->b + (call->transpose_b ? part->first : part->first * call->ldb),
+              .c = c,
+              .m = m,
+              .lda = call->lda,
+              .ldc = ldc,
+              .panel = call->panel,
+              .column = column,
+              .end = end,
+              .store = store,
+              .streams = direct && (whole || in_turns)};
+  int64_t head = at.streams || in_turns ? 0 : before_whole(call, s, at.b + column, m, end - column);
+  if (head) {
+    strip first = at;
+    first.end = at.column += head;
+    first.panel = call->ldb; /* the only one of its rows: it asks for what it reads itself, next */
+    if (finish != VX_STORE_ONE_TILE) at.c += head;
+    run_strip(work, part, scratch, a_floats, &first, finish);
+  }
+  (in_turns ? run_in_turns : run_strip)(work, part, scratch, a_floats, &at, finish);
+  if (at.streams) vx_publish();
+}
