@@ -64,6 +64,12 @@ def parser() -> argparse.ArgumentParser:
         default="case",
         help="how A and B lie: n as they are, t transposed; default: as the case says",
     )
+    top.add_argument(
+        "--offset",
+        type=int,
+        default=0,
+        help="bytes past a cache line that operands begin, a multiple of 4: large arrays of NumPy 16 (default: 0)",
+    )
     top.add_argument("--limit", type=int, help="only the first so many cases")
     top.add_argument("--sample", type=int, help="a seeded sample of so many cases, every suite represented")
     top.add_argument("--max-flops", type=float, help="leave out cases above this")
@@ -148,6 +154,7 @@ def run_threads(
         "host_load": machine.load(),
         "commit": machine.commit(),
         "layout": options.layout,
+        "offset": options.offset,
     }
     about |= {"python": platform.python_version(), "os": platform.platform(), "busy": None}
     run = Run(threads, seed, machine.limits(threads), about, options.allow_busy)
@@ -226,6 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"{options.out} exists: give --resume to go on with it, or another --out")
     if unknown := [name for name in options.systems or () if name not in SYSTEMS]:
         parser().error(f"unknown systems {', '.join(unknown)}; known: {', '.join(SYSTEMS)}")
+    if options.offset not in range(0, machine.LINE_BYTES, 4):
+        parser().error(f"--offset {options.offset}: expected a multiple of 4 from 0 to {machine.LINE_BYTES - 4}")
+    os.environ["VORTEX_EVAL_OFFSET"] = str(options.offset)
     if options.library:
         os.environ["VORTEX_EVAL_LIBRARY"] = str(Path(options.library).resolve())
     if options.hw:

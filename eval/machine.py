@@ -88,11 +88,14 @@ def stream(threads: int, buffer: np.ndarray, kind: int, min_bytes: float = 4e8, 
     return best
 
 
-def aligned(count: int, dtype: str = "float32") -> np.ndarray:
-    """Uninitialized, aligned to a cache line, the same for every system."""
+LINE_BYTES = 64
+
+
+def aligned(count: int, dtype: str = "float32", offset: int = 0) -> np.ndarray:
+    """Uninitialized, `offset` bytes past the beginning of a cache line, the same for every system."""
     size = count * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+    raw = np.empty(size + 2 * LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES + offset
     return raw[start : start + size].view(dtype)
 
 

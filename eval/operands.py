@@ -1,12 +1,13 @@
 """Operands of a case, the same for every system, and the check of a result against float64."""
 
 import math
+import os
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from eval.machine import aligned
+from eval import machine
 from eval.suites import Case
 
 # A prime, so that the repeated block of random numbers never lines up with a row.
@@ -14,6 +15,11 @@ BLOCK = 1_000_003
 # Up to this many multiplications the whole result is checked, beyond it sampled rows and columns.
 FULL_CHECK = 1 << 24
 SAMPLED_ROWS, SAMPLED_COLUMNS = 12, 48
+
+
+def aligned(count: int, dtype: str = "float32") -> np.ndarray:
+    """Memory of an operand, as many bytes past a cache line as a run asks for."""
+    return machine.aligned(count, dtype, int(os.environ.get("VORTEX_EVAL_OFFSET", 0)))
 
 
 class WrongResultError(ArithmeticError):

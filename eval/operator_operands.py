@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.machine import aligned
-from eval.operands import Operands, WrongResultError
+from eval.operands import Operands, WrongResultError, aligned
 from eval.operands import check as check_product
 from eval.operands import make_operands as make_product
 from eval.operator_cases import OperatorCase

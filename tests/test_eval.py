@@ -22,6 +22,7 @@ from eval import (
     link_table,
     machine,
     operands,
+    operator_operands,
     oracle,
     plans,
     races,
@@ -33,6 +34,7 @@ from eval import (
 )
 from eval.alternate import STOLEN_ATTEMPTS, Effort, Outcome, Run, lines_of, measure, rotated, undisturbed
 from eval.offline import stages
+from eval.operator_cases import OperatorCase
 from eval.process import WorkerError, WorkerProcess
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
 from eval.report import main as report_main
@@ -443,6 +445,15 @@ class TestUtilization:
 
 
 class TestMeasuring:
+    @pytest.mark.parametrize("offset", [0, 4, 16, 60])
+    def test_operands_begin_where_a_run_says(self, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+        monkeypatch.setenv("VORTEX_EVAL_OFFSET", str(offset))
+        made = operands.make_operands(Case("s", "s/0", 5, 6, 7), seed=1)
+        batch = OperatorCase("s", "s/1", "batch_gemm", {"batch": 2, "m": 5, "n": 6, "k": 7})
+        several = operator_operands.make_operator_operands(batch, seed=1)
+        for array in (made.a, made.b, made.out, *several.arrays.values(), several.out):
+            assert array.ctypes.data % 64 == offset
+
     def test_a_wrong_result_is_refused(self) -> None:
         made = operands.make_operands(Case("s", "s/0", 5, 6, 7, trans_b=True), seed=1)
         right = made.a_mk @ made.b_kn
@@ -497,7 +508,8 @@ class TestMeasuring:
         assert all(peer in SYSTEMS for peers in RIVALS.values() for peer in peers)
 
     def test_bench_refuses_wrong_usage(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        for arguments in (["--suite", "nonsense"], ["--systems", "nonsense"], ["--threads", "9999"]):
+        wrong = ["--suite", "nonsense"], ["--systems", "nonsense"], ["--threads", "9999"], ["--offset", "6"]
+        for arguments in (*wrong, ["--offset", "64"]):
             with pytest.raises(SystemExit) as refused:
                 bench.main([*arguments, "--out", str(tmp_path / "x.jsonl")])
             assert refused.value.code == 2
