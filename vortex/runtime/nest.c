@@ -22,7 +22,6 @@
  * Rapids 10x1024x1024 208 to 166 us, 32x4096x9216 25 to 21 ms, 16x4096x4096 on two threads 4.0 to 2.5. And a core there waits while it asks
  * for the rows of A of a next tile, all at once, which hardware follows: 6 x 64 made 8448x3000x2816 in 870 ms and does in 742, 3000x1024x2048
  * in 76 and 65. */
-
 /* So they do on any core where a packed B comes from beyond what is near: the first of so many tiles takes as long as B takes to come, and the
  * others have nothing to hide it behind. 24 rows by 180 MB went from 180 to 220 GFLOP/s on a Zen 5, from 335 to 400 on two threads, and by 17 MB
  * from 230 to 245; three tiles lose up to a tenth. */
@@ -200,7 +199,7 @@ void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int6
               .end = end,
               .store = store,
               .streams = direct && (whole || in_turns)};
-  int64_t head = at.streams || in_turns ? 0 : before_whole(call, s, at.b + column, m, end - column);
+  int64_t head = at.streams || finished ? 0 : before_whole(call, s, at.b + column, m, end - column);
   if (head) {
     strip first = at;
     first.end = at.column += head;
