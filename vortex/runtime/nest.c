@@ -163,14 +163,14 @@ static void run_in_turns(const vx_outer *work, const vx_part *part, float *scrat
 #define PAIR_FLOATS (2 * LINE_FLOATS)
 
 /* Columns of `b`, a B as it lies, before the first one where its rows begin a line: the panels after them read no vector across two lines, which
- * few rows do not hide (16 bytes off, on a Zen 5: 8 by 4096x1024 in a cache 162 and 210 GFLOP/s). Panels of two lines from memory, of several
- * tiles, begin with a pair: each of their rows brings a line of either panel beside it else, which is gone when that is read (24 by 4096x11008
- * 16 bytes off 98 GFLOP/s, 164 by lines and 190 by pairs). What is before is a panel of its own: with more rows than panels that takes longer
- * than it saves. */
+ * few rows do not hide (16 bytes off, on a Zen 5: 8 by 4096x1024 in a cache 162 and 210 GFLOP/s, 8 by 2304x768 with AVX2 alone 90 and 107).
+ * Panels of two lines from memory, of several tiles, begin with a pair: each of their rows brings a line of either panel beside it else, which
+ * is gone when that is read (24 by 4096x11008 16 bytes off 98 GFLOP/s, 164 by lines and 190 by pairs). What is before is a panel of its own: with
+ * more rows than panels that takes longer than it saves. */
 static int64_t before_whole(const vx_call *call, const vx_strategy *s, const float *b, int64_t rows, int64_t columns) {
   int64_t width = s->vectors * vx_lanes;
   int loose = !s->pack_b && !call->packed && !call->transpose_b && !s->held && !s->streamed;
-  int whole = width % LINE_FLOATS == 0 && call->ldb % LINE_FLOATS == 0 && (uintptr_t)b % sizeof(float) == 0;
+  int whole = call->ldb % LINE_FLOATS == 0 && (uintptr_t)b % sizeof(float) == 0;
   if (VX_WORDS || vx_fixed[1] || !loose || !whole || rows * width > columns) return 0;
   int paired = width == PAIR_FLOATS && call->ldb % PAIR_FLOATS == 0 && rows > s->rows && !is_near(call);
   return -(int64_t)((uintptr_t)b / sizeof(float)) & ((paired ? PAIR_FLOATS : LINE_FLOATS) - 1);
