@@ -6,30 +6,22 @@ import needs
 import numpy as np
 import pytest
 from conftest import compiled
+from lying import caches, integers, within
 
 import vortex
 from vortex import operators as ops
 from vortex.launcher import GemmKernel
-from vortex.operands import aligned_zeros
 
 pytestmark = needs.a_compiler
 SHIFTS = (0, 1, 4, 15, 16, 20, 31)
-"""Elements between the beginning of a pair of lines and B."""
-
-
-def integers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Sums of products of these are exact in float32."""
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+"""Elements between the beginning of a line and B: in either line of a pair."""
 
 
 def placed(matrix: np.ndarray, shift: int, stride: int) -> np.ndarray:
-    """A copy that begins `shift` elements after a pair of lines, its rows `stride` apart, amid elements that no product
-    may take in."""
-    rows = len(matrix)
-    memory = aligned_zeros(rows * stride + 128)
+    """A copy that begins `shift` elements after a line, its rows `stride` apart, amid elements that no product may take
+    in."""
+    memory, copy = within(*matrix.shape, shift, stride)
     memory[:] = np.nan
-    first = -memory.ctypes.data // 4 % 32 + shift
-    copy = np.lib.stride_tricks.as_strided(memory[first:], matrix.shape, (4 * stride, 4))
     copy[:] = matrix
     return copy
 
@@ -65,11 +57,7 @@ def test_fused_products(shift: int) -> None:
 def test_weights_that_no_cache_has_room_for(gemm: GemmKernel, m: int) -> None:
     """Panels of pairs of lines; tiles of few rows share what comes next of packed ones."""
     n = 2048
-    floats = int(gemm.manifest.rates.outer_bytes) // 4
-    needs.memory(4)
-    if floats > 1 << 26:
-        pytest.skip("the caches hold more than 256 MiB")
-    k = floats // (2 * n) + 300
+    k = caches(gemm) // (2 * n) + 300
     a, b = integers(m, k), integers(k, n, seed=1)
     expected = a @ b
     given = [placed(b, shift, n) for shift in (0, 4, 16, 20)]

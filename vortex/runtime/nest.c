@@ -44,11 +44,15 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
 #define KEPT_TILES 4
 #define KEPT_ROWS 3
 
+/* Whether nests read B as it lies, a step of k a row. */
+static int reads_rows(const vx_call *call, const vx_strategy *s) {
+  return !s->pack_b && !call->packed && !call->transpose_b && !s->held && !s->streamed;
+}
+
 /* Of a plain B, a panel after the other. */
 int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns) {
-  int loose = !s->pack_b && !call->packed && !call->transpose_a && !call->transpose_b;
-  int by_panels = !s->rows_first && !s->swap && !s->held && !s->streamed && s->rows >= KEPT_ROWS;
-  return vx_panel_room && loose && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
+  int by_panels = !call->transpose_a && !s->rows_first && !s->swap && s->rows >= KEPT_ROWS;
+  return vx_panel_room && reads_rows(call, s) && by_panels && rows > (KEPT_TILES - 1) * s->rows && columns >= s->vectors * vx_lanes;
 }
 
 /* Steps of k of a panel that is kept. */
@@ -169,11 +173,10 @@ static void run_in_turns(const vx_outer *work, const vx_part *part, float *scrat
  * more rows than panels that takes longer than it saves. */
 static int64_t before_whole(const vx_call *call, const vx_strategy *s, const float *b, int64_t rows, int64_t columns) {
   int64_t width = s->vectors * vx_lanes;
-  int loose = !s->pack_b && !call->packed && !call->transpose_b && !s->held && !s->streamed;
   int whole = call->ldb % LINE_FLOATS == 0 && (uintptr_t)b % sizeof(float) == 0;
-  if (VX_WORDS || vx_fixed[1] || !loose || !whole || rows * width > columns) return 0;
+  if (vx_fixed[1] || !reads_rows(call, s) || !whole || rows * width > columns) return 0;
   int paired = width == PAIR_FLOATS && call->ldb % PAIR_FLOATS == 0 && rows > s->rows && !is_near(call);
-  return -(int64_t)((uintptr_t)b / sizeof(float)) & ((paired ? PAIR_FLOATS : LINE_FLOATS) - 1);
+  return vx_before(b, paired ? PAIR_FLOATS : LINE_FLOATS);
 }
 
 void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, int64_t row, int64_t m, int64_t column,
@@ -186,7 +189,7 @@ void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int6
   int whole = finished ? vx_in_whole_lines((const float *)store->out + column, end - column, store->row_stride)
                        : vx_in_whole_lines(c, end - column, ldc);
   int cut = !vx_fixed[1] || vx_fixed[1] % LINE_FLOATS; /* kernels of what is between lines are there: specialise.last_vectors */
-  int in_turns = !VX_WORDS && (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
+  int in_turns = (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
                  end - column >= VX_TURN_COLUMNS && part->depth <= smaller(work->tile_k, VX_TURN_DEPTH);
   strip at = {.a = call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
               .b = call->b + (call->transpose_b ? part->first : part->first * call->ldb),

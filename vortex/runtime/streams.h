@@ -18,8 +18,9 @@ static inline int vx_in_whole_lines(const void *first, int64_t floats, int64_t s
 /* Every so many-th of rows `stride` floats apart begins at the same place of a line. */
 static inline int64_t vx_line_turns(int64_t stride) { return LINE_FLOATS / greatest_divisor(stride, LINE_FLOATS); }
 
-/* Floats from here to the next beginning of a line. */
-static inline int64_t vx_before_line(const float *at) { return -(int64_t)((uintptr_t)at / sizeof(float)) & (LINE_FLOATS - 1); }
+/* Floats from here to the next place that is a multiple of so many, a power of two; and to the next beginning of a line. */
+static inline int64_t vx_before(const float *at, int64_t floats) { return -(int64_t)((uintptr_t)at / sizeof(float)) & (floats - 1); }
+static inline int64_t vx_before_line(const float *at) { return vx_before(at, LINE_FLOATS); }
 
 /* Rows in which lines begin anywhere are taken in turns where a task has as many, and as long ones, and sums are made of no more steps of k. As
  * the cost has it (effects.py). */
