@@ -60,13 +60,27 @@ def emitted(block: ReduceBlock, kind: str, vector: int) -> tuple[str, KernelSour
     return f"{cuda_reduction.prelude(kind)}\n{kernel.source}", kernel
 
 
-TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_float)
+TYPES = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * (len(PARAMETERS) - 3), ctypes.c_float)
 """Of the parameters of every kernel, in order."""
 
 
 def parameters(launch: Launch) -> dict[str, Any]:
     pairs = zip(PARAMETERS, TYPES, launch.parameters, strict=False)
     return {name: kind.from_address(address).value for name, kind, address in pairs}
+
+
+def operands_of(given: dict[str, Any]) -> tuple[Any, Any]:
+    """x[outer, depth, inner] with its strides and y[outer, chunks, inner], where a launch has them."""
+    outer, depth, inner, chunks = (given[name] for name in ("outer", "depth", "inner", "chunks"))
+    steps = given["outer_stride"], given["depth_stride"], 1
+    read = 1 + sum((extent - 1) * step for extent, step in zip((outer, depth, inner), steps, strict=True))
+
+    def floats(name: str, count: int) -> Any:
+        return np.frombuffer((ctypes.c_char * (ITEM * count)).from_address(given[name] or 1), np.float32)
+
+    x = floats("*X", read) if depth else np.zeros(1, np.float32)
+    strided = np.lib.stride_tricks.as_strided(x, (outer, depth, inner), [ITEM * step for step in steps])
+    return strided, floats("*Y", outer * chunks * inner).reshape(outer, chunks, inner)
 
 
 def computing(reduce: GpuReduce, names: list[str] | None = None) -> Any:
@@ -81,15 +95,14 @@ def computing(reduce: GpuReduce, names: list[str] | None = None) -> Any:
         name = launch.name.decode()
         block, vector = known[name]
         given = parameters(launch)
-        outer, depth, inner, chunk, chunks = (given[axis] for axis in PARAMETERS[2:7])
-        pieces = inner if block.family is Family.COLUMNS else depth
-        assert given["*X"] % vector == given["*Y"] % vector == 0 and (vector == NARROW or pieces % PIECE == 0)
+        outer, depth, inner, chunk, chunks = (given[axis] for axis in ("outer", "depth", "inner", "chunk", "chunks"))
+        is_columns = block.family is Family.COLUMNS
+        pieces = (inner, given["depth_stride"]) if is_columns else (depth,)
+        assert given["*X"] % vector == given["*Y"] % vector == 0
+        assert vector == NARROW or not any(each % PIECE for each in (*pieces, given["outer_stride"]))
+        assert vector == NARROW or is_columns or given["depth_stride"] == 1
         assert launch.grid[0] == -(-outer // block.rows) * chunks * -(-inner // block.columns)
-        x, y = (
-            np.frombuffer((ctypes.c_char * (ITEM * outer * length * inner)).from_address(given[at]), np.float32)
-            for at, length in (("*X", depth), ("*Y", chunks))
-        )
-        x, y = x.reshape(outer, depth, inner), y.reshape(outer, chunks, inner)
+        x, y = operands_of(given)
         for part in range(chunks):
             piece = x[:, part * chunk : (part + 1) * chunk]
             y[:, part] = piece.max(1) if reduce.kind == "max" else piece.sum(1, np.float64)

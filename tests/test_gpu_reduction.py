@@ -64,16 +64,28 @@ def library(reduction_library: GpuLibrary) -> GpuLibrary:
 
 
 def swept(block: ReduceBlock, kind: str, vector: int, x: Any, parts: int = 1, scale: float = 1.0, **how: Any) -> Any:
-    """One sweep in the emulator: [outer, chunks, inner]."""
+    """One sweep in the emulator: [outer, chunks, inner]. Strides are those of `x`."""
     (text, kernel), (outer, depth, inner) = emitted(block, kind, vector), x.shape
     sweep = ReduceSelector((block,), (1,), RATES).cut(0, x.shape, parts, False)
-    x = x.copy()
+    x = x.view()
     x.flags.writeable = False
     y = np.full((outer, sweep.chunks, inner), np.nan, np.float32)
-    numbers = [np.int64(each) for each in (outer, depth, inner, sweep.chunk, sweep.chunks)]
+    numbers = [np.int64(each) for each in (outer, depth, inner, *steps_of(x), sweep.chunk, sweep.chunks)]
     shape = (sweep.blocks,), kernel.block, kernel.shared_bytes
     emulator.run(text, kernel.symbol, *shape, [x, y, *numbers, scale], alignment=vector, **how)
     return y
+
+
+def steps_of(x: Any) -> tuple[int, int]:
+    """The strides that a kernel is told, in elements."""
+    return x.strides[0] // ITEM, x.strides[1] // ITEM
+
+
+def within(shape: tuple[int, int, int], room: tuple[int, int, int]) -> Any:
+    """Whole numbers of a shape that lie in a larger tensor."""
+    x = np.full(room, np.nan, np.float32)[: shape[0], : shape[1], : shape[2]]
+    x[...] = whole_numbers(*shape)
+    return x
 
 
 def chunked(kind: str, x: Any, chunk: int) -> Any:
@@ -195,6 +207,24 @@ class TestKernels:
                 chunk = shape[1] if parts == 1 else -(-shape[1] // (parts * block.step)) * block.step
                 assert (swept(block, "sum", vector, x, parts, timing=timing) == chunked("sum", x, chunk)).all(), shape
 
+    @pytest.mark.parametrize("vector", [WIDE, NARROW])
+    @pytest.mark.parametrize("block", TILES)
+    def test_operands_that_lie_in_larger_ones(self, block: ReduceBlock, vector: int):
+        """Nothing between rows, columns and layers is looked at."""
+        gap = vector // ITEM
+        for outer, depth, inner in shapes_of(block, vector):
+            room = (outer, depth + gap, 1) if inner == 1 else (outer, depth + 2, inner + gap)
+            x = within((outer, depth, inner), room)
+            assert (swept(block, "sum", vector, x)[:, 0] == x.sum(axis=1)).all()
+
+    @pytest.mark.parametrize("block", TILES[:4])
+    def test_rows_whose_elements_are_apart(self, block: ReduceBlock):
+        for outer, depth, _ in shapes_of(block, NARROW):
+            for x in (within((outer, depth, 1), (outer, depth, 3)), whole_numbers(depth, outer, 1).transpose(1, 0, 2)):
+                for parts in (1, 2):
+                    chunk = depth if parts == 1 else -(-depth // (parts * block.step)) * block.step
+                    assert (swept(block, "sum", NARROW, x, parts) == chunked("sum", x, chunk)).all()
+
     @pytest.mark.parametrize("block", [TILES[1], TILES[6]])
     def test_maxima_and_scales(self, block: ReduceBlock):
         for shape in shapes_of(block, NARROW):
@@ -243,7 +273,7 @@ class TestKernels:
         x[...] = whole_numbers(3, chunk, inner)
         y = np.full((3, 1, inner), np.nan, np.float32)
         text, kernel = emitted(block, "sum", WIDE)
-        numbers = [np.int64(each) for each in (3, depth, inner, chunk, 1)]
+        numbers = [np.int64(each) for each in (3, depth, inner, *steps_of(x), chunk, 1)]
         geometry = (-(-3 // block.rows),), kernel.block, kernel.shared_bytes
         emulator.run(text, kernel.symbol, *geometry, [x, y, *numbers, 1.0], timing=timing, alignment=WIDE)
         assert (y[:, 0] == x.sum(axis=1)).all()

@@ -53,6 +53,7 @@ REASONS: tuple[Refusal, ...] = (
     ),
     (ShapeError, "has not the axes that are asked for", "name each axis once, counted from the front or the back"),
     (ShapeError, "has no element to take the maximum of", "reduce over axes that are not empty"),
+    (ShapeError, "is not contiguous", "leave it out, or allocate it contiguous"),
 )
 """In the order of the numbers of runtime/gpu_refusals.h."""
 ON_HOST, ON_OTHER, WRONG_SHAPE, NEEDS_WORKSPACE, CUDA_ERROR, WRONG_AXES = 4, 5, 9, 12, 15, 22

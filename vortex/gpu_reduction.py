@@ -32,7 +32,7 @@ FILLS = (1, 2, 4)
 SECTOR = 32
 """Bytes of the smallest piece of a line that L2 hands out."""
 View = tuple[int, int, int]
-"""outer, depth, inner: a contiguous operand whose axes between are reduced."""
+"""outer, depth, inner: an operand whose axes between are reduced; priced as a contiguous one, whatever its strides."""
 Seconds = dict[int, tuple[float, "Sweep"]]
 """Of a view, by the number of chunks: the sweep that combines them, and what it takes."""
 MOST_BLOCKS = 2**31 - 1
@@ -43,10 +43,10 @@ LINE = 128
 """Bytes of a line, of which L1 looks up one in a cycle."""
 STEP_SLOTS, NARROW_SLOTS, BLOCK_SLOTS = 40, 64, 192
 """Instructions of a warp in a step, in one of narrow accesses, and outside of steps: about what sm_80's code has."""
-PARAMETERS = ("*X", "*Y", "outer", "depth", "inner", "chunk", "chunks", "scale")
-"""What every kernel takes: pointers, 64-bit extents and a float, in the order of runtime/gpu_reduce.c."""
+PARAMETERS = ("*X", "*Y", "outer", "depth", "inner", "outer_stride", "depth_stride", "chunk", "chunks", "scale")
+"""What every kernel takes: pointers, 64-bit extents and strides of x in elements, a float; as runtime/gpu_reduce.c."""
 NARROW, WIDE = 4, 16
-"""Bytes of one access: whether a row or a base lies on multiples of 16 bytes decides, and changes no order of sums."""
+"""Bytes of one access: whether rows and base lie on multiples of 16 bytes decides, and changes no order of sums."""
 
 
 @dataclass(frozen=True)

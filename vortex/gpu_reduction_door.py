@@ -17,14 +17,19 @@ from vortex.gpu_reduction import NARROW, PARAMETERS, WIDE, GpuReducePlan, Reduce
 from vortex.native import Signatures, host_code
 from vortex.operands import Refusal
 
-ABI = 3
+ABI = 4
 MOST_RANK = 64
 """Axes that an operand may have: the door keeps a bit for each."""
 MOST_RUNS = MOST_RANK // 2
 BAD_RANK, BAD_STRIDES, TOO_LARGE, NO_KERNEL = 2, 6, 11, 17
 WORDS: dict[int, Refusal] = {
     BAD_RANK: (ShapeError, "has too many axes", f"reshape it to at most {MOST_RANK}"),
-    BAD_STRIDES: (ShapeError, "is not contiguous", "make a contiguous copy"),
+    BAD_STRIDES: (
+        ShapeError,
+        "has strides that no reduction reads (negative; neighbouring reduced axes that do not lie as one; kept axes "
+        "that neither lie as one nor end in contiguous ones with the others as one)",
+        "make a contiguous copy",
+    ),
     TOO_LARGE: (ShapeError, "has too many elements", "reduce parts of fewer than 2^40"),
     NO_KERNEL: (ShapeError, "is served by no tile of the library", "reduce parts of it"),
 }

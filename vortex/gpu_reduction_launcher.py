@@ -45,7 +45,7 @@ class Asked:
 
 
 class GpuReduce(OnDevice):
-    """Sum, maximum or mean over axes of a contiguous tensor on a CUDA device: see `__call__`."""
+    """Sum, maximum or mean over axes of a tensor on a CUDA device: see `__call__`."""
 
     _place_of_out = OPERANDS.index("out")
     _names = OPERANDS
@@ -79,13 +79,15 @@ class GpuReduce(OnDevice):
         stream: Any = None,
         workspace: Any = None,
     ) -> Any:
-        """The reduction of `x`, contiguous float32 of up to 64 axes, over `axis`, queued on `stream`; nothing waits.
+        """The reduction of `x`, float32 of up to 64 axes, over `axis`, queued on `stream`; nothing waits.
 
         `axis`: all axes for None, one, or several. `x` is a CUDA tensor of torch or CuPy, or anything with DLPack or
-        `__cuda_array_interface__`. `out`, contiguous, has the result's shape; without it the framework of `x` allocates
-        one. Empty axes give sum 0 and mean not-a-number; they have no maximum. `stream` is the framework's current one
-        if not given. Results of chunks, and of axes that are no neighbours, go to `workspace`, or to memory that the
-        framework allocates once for each stream. Errors are VortexError and the built-in kind.
+        `__cuda_array_interface__`. Its reduced axes must lie as one where they are neighbours, and so must the kept
+        ones, but for the last of these if they are contiguous; strides are free otherwise. `out`, contiguous, has the
+        result's shape; without it the framework of `x` allocates one. Empty axes give sum 0 and mean not-a-number; they
+        have no maximum. `stream` is the framework's current one if not given. Results of chunks, and of axes that are
+        no neighbours, go to `workspace`, or to memory that the framework allocates once for each stream. Errors are
+        VortexError and the built-in kind.
         """
         if not self._handle:
             raise self._unusable()
@@ -148,7 +150,7 @@ class GpuReduce(OnDevice):
         return ShapeError(f"out is {described(out)}; expected shape {expected} for {given}")
 
     def plan(self, shape: Sequence[int], axis: Any = None) -> GpuReducePlan:
-        """What a call on an operand of this shape does. Raises ShapeError."""
+        """What a call on a contiguous operand of this shape does. Raises ShapeError."""
         return self._runs(whole_extents(shape), axis).plan
 
     def predict(self, shape: Sequence[int], axis: Any = None) -> float:

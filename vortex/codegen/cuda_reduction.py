@@ -1,5 +1,8 @@
 """Kernels of reductions on a GPU: x[outer, depth, inner] to a result for each chunk of the depth, or for all of it.
 
+The inner axis of x is contiguous, the others lie as they will; where it has one element and accesses are narrow, the
+depth does, too.
+
 A thread keeps PIECE accumulators and takes STEPS pieces before it combines them, so that enough of them are under way.
 In which order elements are combined follows from the tile and the extents alone: narrow accesses take the same pieces.
 """
@@ -50,19 +53,24 @@ template <int Width> VORTEX_DEVICE float combine_lanes(float value) {{
 VORTEX_DEVICE long long quotient(long long a, long long b) {{ return (unsigned)a / (unsigned)b; }}
 /* What TVM would write out again wherever it is used, a quotient in it too. */
 VORTEX_DEVICE long long kept(long long x) {{ return x; }}
-/* A piece, and one of which `left` elements are there. */
-VORTEX_DEVICE void fetch_16(float* to, const float* x, long long at) {{ *(float4*)to = *(const float4*)(x + at); }}
-VORTEX_DEVICE void fetch_4(float* to, const float* x, long long at) {{
-#pragma unroll
-  for (int i = 0; i < {PIECE}; ++i) to[i] = x[at + i];
+/* How far apart the elements of a row are: neighbours where one access takes several. */
+VORTEX_DEVICE long long apart_16(long long stride) {{ return 1; }}
+VORTEX_DEVICE long long apart_4(long long stride) {{ return stride; }}
+/* A piece, and one of which `left` elements are there; its elements are so far apart. */
+VORTEX_DEVICE void fetch_16(float* to, const float* x, long long at, long long apart) {{
+  *(float4*)to = *(const float4*)(x + at);
 }}
-VORTEX_DEVICE void take_16(float* to, const float* x, long long at, long long left) {{
+VORTEX_DEVICE void fetch_4(float* to, const float* x, long long at, long long apart) {{
+#pragma unroll
+  for (int i = 0; i < {PIECE}; ++i) to[i] = x[at + i * apart];
+}}
+VORTEX_DEVICE void take_16(float* to, const float* x, long long at, long long apart, long long left) {{
   if (left > 0) *(float4*)to = *(const float4*)(x + at);
   else to[0] = to[1] = to[2] = to[3] = nothing();
 }}
-VORTEX_DEVICE void take_4(float* to, const float* x, long long at, long long left) {{
+VORTEX_DEVICE void take_4(float* to, const float* x, long long at, long long apart, long long left) {{
 #pragma unroll
-  for (int i = 0; i < {PIECE}; ++i) to[i] = i < left ? x[at + i] : nothing();
+  for (int i = 0; i < {PIECE}; ++i) to[i] = i < left ? x[at + i * apart] : nothing();
 }}
 VORTEX_DEVICE void put_16(float* y, long long at, const float* v, float scale, long long left) {{
   if (left > 0) *(float4*)(y + at) = make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
@@ -86,7 +94,7 @@ def combine_pieces(total: Any, piece: Any) -> None:
 def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
     """The reduced axis is the innermost: `along` threads take pieces of a row, and meet."""
     rows, along, step = block.rows, block.along, block.step
-    fetch, take, lanes = f"fetch_{vector}", f"take_{vector}", min(along, LANES)
+    fetch, take, spread, lanes = f"fetch_{vector}", f"take_{vector}", f"apart_{vector}", min(along, LANES)
     across_lanes, warps = f"combine_{lanes}_lanes", along // LANES
 
     @T.prim_func(s_tir=True)
@@ -96,6 +104,8 @@ def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
         outer: T.int64,
         depth: T.int64,
         inner: T.int64,
+        outer_stride: T.int64,
+        depth_stride: T.int64,
         chunk: T.int64,
         chunks: T.int64,
         scale: T.float32,
@@ -113,7 +123,8 @@ def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
         count: T.let[T.int64] = T.call_extern(
             "int64", "kept", T.if_then_else(o < outer, T.min(chunk, depth - part * chunk), T.int64(0))
         )
-        first: T.let[T.int64] = T.call_extern("int64", "kept", o * depth + part * chunk + mine)
+        apart: T.let[T.int64] = T.call_extern("int64", spread, depth_stride)
+        first: T.let[T.int64] = T.call_extern("int64", "kept", o * outer_stride + (part * chunk + mine) * apart)
         left: T.let[T.int64] = T.call_extern("int64", "kept", count - mine)
         for e in T.unroll(PIECE):
             total[e] = T.call_extern("float32", "nothing")
@@ -121,12 +132,13 @@ def rows_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFunc:
         for turn in T.serial(whole):
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = turn * step + T.cast(u * (along * PIECE), "int64")
-                T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, first + k))
+                T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, first + k * apart, apart))
             combine_pieces(total, piece)
         if whole * step < count:
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = whole * step + T.cast(u * (along * PIECE), "int64")
-                T.evaluate(T.call_extern("int32", take, T.address_of(piece[u * PIECE]), X, first + k, left - k))
+                here: T.let[T.int64] = first + k * apart
+                T.evaluate(T.call_extern("int32", take, T.address_of(piece[u * PIECE]), X, here, apart, left - k))
             combine_pieces(total, piece)
         total[0] = T.call_extern(
             "float32",
@@ -162,6 +174,8 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
         outer: T.int64,
         depth: T.int64,
         inner: T.int64,
+        outer_stride: T.int64,
+        depth_stride: T.int64,
         chunk: T.int64,
         chunks: T.int64,
         scale: T.float32,
@@ -185,7 +199,7 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
         left: T.let[T.int64] = T.call_extern("int64", "kept", T.if_then_else(o < outer, inner - column, T.int64(0)))
         count: T.let[T.int64] = T.call_extern("int64", "kept", T.min(chunk, depth - part * chunk))
         first: T.let[T.int64] = T.call_extern(
-            "int64", "kept", (o * depth + part * chunk + T.cast(y, "int64")) * inner + column
+            "int64", "kept", o * outer_stride + (part * chunk + T.cast(y, "int64")) * depth_stride + column
         )
         for e in T.unroll(PIECE):
             total[e] = T.call_extern("float32", "nothing")
@@ -195,7 +209,8 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
         for turn in T.serial(whole):
             for u in T.unroll(STEPS):
                 k: T.let[T.int64] = turn * step + T.cast(u * along, "int64")
-                T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, first + k * inner))
+                here: T.let[T.int64] = first + k * depth_stride
+                T.evaluate(T.call_extern("int32", fetch, T.address_of(piece[u * PIECE]), X, here, T.int64(1)))
             combine_pieces(total, piece)
         for turn in T.serial(T.truncdiv(count + (step - 1), step) - whole):  # the last one; all where columns end
             for u in T.unroll(STEPS):
@@ -206,7 +221,8 @@ def columns_kernel(block: ReduceBlock, symbol: str, vector: int) -> tirx.PrimFun
                         take,
                         T.address_of(piece[u * PIECE]),
                         X,
-                        first + k * inner,
+                        first + k * depth_stride,
+                        T.int64(1),
                         T.if_then_else(k < count - T.cast(y, "int64"), left, T.int64(0)),
                     )
                 )

@@ -20,17 +20,28 @@ typedef struct {
   pthread_mutex_t sharing; /* sweeps of two calls on one stream must not mix: they share its workspace */
 } library;
 
-/* A contiguous tensor. */
+/* Of a contiguous one there are no strides. */
 typedef struct {
   char *data;
-  const int64_t *shape;
+  const int64_t *shape, *strides;
   int32_t rank;
-} dense;
+} tensor;
+
+/* Elements between neighbours along the axes of a view; its inner axis is contiguous. */
+typedef struct {
+  int64_t outer, depth;
+} steps;
+
+/* Axes as one. */
+typedef struct {
+  int64_t extent, stride;
+} span;
 
 /* One checked call; nothing runs where it has no runs. */
 typedef struct {
   char *x, *out;
   float scale; /* of what the last sweep writes */
+  steps apart; /* of x: what sweeps leave each other is contiguous */
   vx_gpu_reduction plan;
 } call;
 
@@ -80,16 +91,61 @@ static int is_dense(const DLTensor *t) {
   return !strays;
 }
 
-static int64_t read_dense(const library *of, const DLTensor *t, int operand, dense *out) {
-  int64_t refused = vx_gpu_read_data(&of->on, t, operand, kDLFloat, 8 * ITEM, &out->data);
-  if (refused) return refused;
+static int64_t read_tensor(const library *of, const DLTensor *t, int operand, tensor *out) {
   out->shape = t->shape;
+  out->strides = is_dense(t) ? NULL : t->strides;
   out->rank = t->ndim;
-  return is_dense(t) ? 0 : REFUSE(BAD_STRIDES, operand);
+  return vx_gpu_read_data(&of->on, t, operand, kDLFloat, 8 * ITEM, &out->data);
+}
+
+/* The last of some axes. */
+static inline int32_t last_of(uint64_t axes) { return VX_REDUCE_MOST_RANK - 1 - __builtin_clzll(axes); }
+
+/* Axes as one, if they lie so; one of a single element lies as any other. */
+static int merge(const tensor *x, uint64_t axes, span *out) {
+  *out = (span){1, 1};
+  for (; axes; axes &= below(last_of(axes))) {
+    int64_t extent = x->shape[last_of(axes)], stride = x->strides[last_of(axes)];
+    if (extent == 1) continue;
+    if (stride < 0 || (out->extent > 1 && stride != out->stride * out->extent)) return 0;
+    if (out->extent == 1) out->stride = stride;
+    out->extent *= extent;
+  }
+  return 1;
+}
+
+/* Take the last of some axes that lie side by side away from them: how many elements. */
+static int64_t take_neighbours(const tensor *x, uint64_t *axes) {
+  int64_t count = 1;
+  for (; *axes; *axes &= below(last_of(*axes))) {
+    int64_t extent = x->shape[last_of(*axes)];
+    if (extent > 1 && x->strides[last_of(*axes)] != count) break;
+    count *= extent;
+  }
+  return count;
+}
+
+/* The view of a strided operand of which some neighbouring axes are reduced. Results lie in the order of the kept axes, wherever the
+ * reduced ones are among them, so that rows serve where all kept axes lie as one, and columns where the last of them are contiguous. */
+static int view_strided(const tensor *x, uint64_t reduced, vx_gpu_view *view, steps *apart) {
+  uint64_t kept = below(x->rank) & ~reduced;
+  span outer, depth;
+  if (!merge(x, reduced, &depth)) return 0;
+  int are_rows = merge(x, kept, &outer) && (outer.stride != 1 || depth.stride == 1);
+  int64_t inner = are_rows ? 1 : take_neighbours(x, &kept);
+  if (!are_rows && !merge(x, kept, &outer)) return 0;
+  *view = (vx_gpu_view){outer.extent, depth.extent, inner};
+  *apart = (steps){outer.extent > 1 ? outer.stride : 0, depth.stride};
+  return 1;
+}
+
+/* One past the last element of an operand that lies in a view so. */
+static int64_t length(const vx_gpu_view *v, steps apart) {
+  return (v->outer - 1) * apart.outer + (v->depth - 1) * apart.depth + v->inner;
 }
 
 /* Whether an operand has the shape of the result: x's without the reduced axes, or with one element along them. */
-static int fits(const dense *out, const dense *x, uint64_t axes, int32_t keeps) {
+static int fits(const tensor *out, const tensor *x, uint64_t axes, int32_t keeps) {
   int32_t at = 0;
   for (int32_t axis = 0; axis < x->rank; axis++) {
     if (has(axes, axis) && !keeps) continue;
@@ -108,20 +164,27 @@ static int64_t plan_run(vx_gpu_run *run, int64_t room, int32_t is_warm, vx_gpu_g
   return run->plan.count ? 0 : REFUSE(NO_KERNEL, OPERAND_X);
 }
 
+static steps dense_steps(const vx_gpu_view *v) { return (steps){v->depth * v->inner, v->inner}; }
+
 /* One run of neighbours after the other, from the last axes on, so that what is left for the others is contiguous. An empty axis,
  * for which nothing runs, is taken as one element. */
-static int64_t plan_runs(const int64_t *shape, int32_t rank, uint64_t axes, int64_t room, vx_gpu_given *given, vx_gpu_reduction *out) {
+static int64_t plan_runs(const tensor *x, uint64_t axes, int64_t room, vx_gpu_given *given, vx_gpu_reduction *out, steps *apart) {
   uint64_t left = axes;
   int64_t last = 0, refused;
+  const int64_t *shape = x->shape;
   out->count = out->need = 0;
-  if (elements(shape, below(rank), 1) == MOST_ELEMENTS) return REFUSE(TOO_LARGE, OPERAND_X);
+  if (elements(shape, below(x->rank), 1) == MOST_ELEMENTS) return REFUSE(TOO_LARGE, OPERAND_X);
   do {
-    int32_t end = left ? VX_REDUCE_MOST_RANK - __builtin_clzll(left) : rank, first = end;
+    int32_t end = left ? last_of(left) + 1 : x->rank, first = end;
     while (first && has(left, first - 1)) first--;
     vx_gpu_run *run = &out->runs[out->count];
     run->view.outer = elements(shape, below(first), 1);
     run->view.depth = elements(shape, below(end) & ~below(first), 1);
-    run->view.inner = elements(shape, below(rank) & ~below(end) & ~axes, 1);
+    run->view.inner = elements(shape, below(x->rank) & ~below(end) & ~axes, 1);
+    if (out->count == 0) {
+      if (x->strides && !view_strided(x, below(end) & ~below(first), &run->view, apart)) return REFUSE(BAD_STRIDES, OPERAND_X);
+      if (!x->strides) *apart = dense_steps(&run->view);
+    }
     if ((refused = plan_run(run, room, out->count > 0, given))) return refused;
     for (int64_t i = 0; i < run->plan.count; i++) out->need += last = written(&run->plan.sweeps[i]);
     out->count++;
@@ -144,13 +207,14 @@ static int64_t plan_nothing(int64_t results, vx_gpu_reduction *out) {
 }
 
 static int64_t open_call(const library *of, const DLTensor *tensors, vx_gpu_axes asked, int32_t keeps, vx_gpu_given *given, call *c) {
-  dense x, out;
+  tensor x, out;
   uint64_t axes;
   int64_t refused;
   c->plan.count = 0;
-  if ((refused = read_dense(of, &tensors[OPERAND_X], OPERAND_X, &x)) || (refused = read_axes(asked, x.rank, &axes)) ||
-      (refused = read_dense(of, &tensors[OPERAND_OUT], OPERAND_OUT, &out)))
+  if ((refused = read_tensor(of, &tensors[OPERAND_X], OPERAND_X, &x)) || (refused = read_axes(asked, x.rank, &axes)) ||
+      (refused = read_tensor(of, &tensors[OPERAND_OUT], OPERAND_OUT, &out)))
     return refused;
+  if (out.strides) return REFUSE(BAD_OUT_STRIDES, OPERAND_OUT);
   if (!fits(&out, &x, axes, keeps)) return REFUSE(BAD_OUT_SHAPE, OPERAND_OUT);
   int64_t results = elements(x.shape, below(x.rank) & ~axes, 0), depth = elements(x.shape, axes, 0);
   if (!results) return 0;
@@ -158,17 +222,23 @@ static int64_t open_call(const library *of, const DLTensor *tensors, vx_gpu_axes
   c->x = x.data;
   c->out = out.data;
   c->scale = !of->setup.is_mean ? 1.0f : depth ? (float)(1.0 / (double)depth) : __builtin_inff(); /* of no sum, not a number */
+  c->apart = (steps){0, 1};
   if (!depth) return given ? REFUSE(BAD_PLAN, OPERAND_X) : plan_nothing(results, &c->plan);
-  if (x.data < out.data + ITEM * results && out.data < x.data + ITEM * times(results, depth)) return REFUSE(OVERLAPS, OPERAND_X);
-  return plan_runs(x.shape, x.rank, axes, of->setup.workspace_bytes, given, &c->plan);
+  if ((refused = plan_runs(&x, axes, of->setup.workspace_bytes, given, &c->plan, &c->apart))) return refused;
+  const char *end = x.data + ITEM * length(&c->plan.runs[0].view, c->apart);
+  return x.data < out.data + ITEM * results && out.data < end ? REFUSE(OVERLAPS, OPERAND_X) : 0;
 }
 
-/* Whether pieces begin on multiples of 16 bytes follows from base and extents; it changes no order of sums. */
-static int launch(const library *of, const vx_gpu_sweep *s, char *x, char *y, float scale, void *stream) {
+/* Whether pieces lie on multiples of 16 bytes, each in one of them: it changes no order of sums. */
+static int is_wide(const vx_gpu_sweep *s, const char *x, steps apart, const char *y) {
+  int64_t side = vx_gpu_reduce_tiles[s->tile].is_columns ? s->inner | apart.depth : apart.depth == 1 ? s->depth : 1;
+  return (side | apart.outer) % PIECE == 0 && ((uintptr_t)x | (uintptr_t)y) % WIDE == 0;
+}
+
+static int launch(const library *of, const vx_gpu_sweep *s, char *x, steps apart, char *y, float scale, void *stream) {
   int64_t outer = s->outer, depth = s->depth, inner = s->inner, chunk = s->chunk, chunks = s->chunks;
-  void *parameters[PARAMETERS] = {&x, &y, &outer, &depth, &inner, &chunk, &chunks, &scale}; /* gpu_reduction.PARAMETERS */
-  int is_wide = (vx_gpu_reduce_tiles[s->tile].is_columns ? inner : depth) % PIECE == 0 && ((uintptr_t)x | (uintptr_t)y) % WIDE == 0;
-  const vx_gpu_reduce_kernel *k = &of->setup.kernels[2 * s->tile + is_wide];
+  void *parameters[PARAMETERS] = {&x, &y, &outer, &depth, &inner, &apart.outer, &apart.depth, &chunk, &chunks, &scale};
+  const vx_gpu_reduce_kernel *k = &of->setup.kernels[2 * s->tile + is_wide(s, x, apart, y)];
   return of->on.driver.launch(k->function, (unsigned)s->blocks, 1, 1, k->block[0], k->block[1], k->block[2], k->shared_bytes, stream,
                               parameters, NULL);
 }
@@ -176,14 +246,17 @@ static int launch(const library *of, const vx_gpu_sweep *s, char *x, char *y, fl
 /* Every sweep onto the stream, with the context current: a status of the driver. Each reads what the one before has written. */
 static int queue(const library *of, const call *c, char *room, void *stream) {
   char *from = c->x;
+  steps apart = c->apart;
   for (int64_t r = 0; r < c->plan.count; r++) {
     const vx_gpu_reduce_plan *plan = &c->plan.runs[r].plan;
     for (int64_t i = 0; i < plan->count; i++) {
+      const vx_gpu_sweep *s = &plan->sweeps[i];
       int is_last = r == c->plan.count - 1 && i == plan->count - 1;
       char *to = is_last ? c->out : room;
-      int status = launch(of, &plan->sweeps[i], from, to, is_last ? c->scale : 1.0f, stream);
+      if (r || i) apart = dense_steps(&(vx_gpu_view){s->outer, s->depth, s->inner});
+      int status = launch(of, s, from, apart, to, is_last ? c->scale : 1.0f, stream);
       if (status) return status;
-      if (!is_last) room += written(&plan->sweeps[i]);
+      if (!is_last) room += written(s);
       from = to;
     }
   }
@@ -234,7 +307,9 @@ EXPORT int64_t vx_gpu_reduce_described(library *of, const DLTensor *const *opera
 /* What a call on an operand of this shape does; it needs no device. */
 EXPORT int64_t vx_gpu_reduce_runs(const int64_t *shape, int32_t rank, uint64_t front, uint64_t back, int32_t count, int64_t room,
                                   vx_gpu_reduction *plan) {
+  tensor x = {.shape = shape, .rank = rank};
   uint64_t axes;
+  steps apart;
   int64_t refused = read_axes((vx_gpu_axes){front, back, count}, rank, &axes);
-  return refused ? refused : plan_runs(shape, rank, axes, room, NULL, plan);
+  return refused ? refused : plan_runs(&x, axes, room, NULL, plan, &apart);
 }

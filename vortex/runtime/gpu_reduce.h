@@ -6,12 +6,12 @@
 
 #include <stdint.h>
 
-#define VX_REDUCE_ABI 3
+#define VX_REDUCE_ABI 4
 #define VX_REDUCE_MOST 64 /* tiles of a library: the room that selecting takes on the stack */
 #define VX_REDUCE_MOST_RANK 64 /* axes of an operand: a bit each */
 #define VX_REDUCE_RUNS (VX_REDUCE_MOST_RANK / 2)
 
-/* A contiguous operand whose axes between are reduced. Extents are at least 1. */
+/* An operand whose axes between are reduced; its cost is that of a contiguous one. Extents are at least 1. */
 typedef struct {
   int64_t outer, depth, inner;
 } vx_gpu_view;
