@@ -160,7 +160,7 @@ def finished(store: Store, c: Array, alignment: int, tensors: dict[str, Array]) 
         rows.append(0 if operand.per == "column" else steps[0])
         columns.append(0 if operand.per == "row" else steps[-1])
     missing = [0] * (4 - len(rows))
-    return Record((*addresses, *missing, *rows, *missing, *columns, *missing, 0, 0, 0, 0))
+    return Record((*addresses, *missing, *rows, *missing, *columns, *missing, *[0] * 10))
 
 
 def check(

@@ -34,6 +34,7 @@ from eval.gpu import conv_race, kinds, verify  # noqa: E402
 pytestmark = an_emulator
 
 NARROW = Variant(tensor_core("float16", "shared", 2), False, True, 2)
+CHAIN = ops.bias() >> ops.scale(per="row") >> ops.residual() >> ops.relu()
 OPERATORS = {
     "int8": (ops.Gemm("int8"), Variant(bytes_core(), True, False, 16)),
     "epilogue": (
@@ -42,6 +43,8 @@ OPERATORS = {
     ),
     "batch": (ops.BatchGemm("float16"), NARROW),
     "groups": (ops.GroupedGemm("float16"), NARROW),
+    "batch_epilogue": (ops.BatchGemm("float16", epilogue=CHAIN, out_dtype="float32"), NARROW),
+    "groups_epilogue": (ops.GroupedGemm("float16", epilogue=CHAIN), NARROW),
     "convolution": (
         ops.Conv2d(
             layout="nchw", dtype="float16", epilogue=ops.bias() >> ops.residual(dtype="float16") >> ops.relu(), groups=2

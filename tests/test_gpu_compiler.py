@@ -28,7 +28,6 @@ from vortex.gpu_library import GpuLibrary, read, verify
 from vortex.gpu_profiler import BlockMeasurement, GpuProfile
 from vortex.gpu_variety import Variety
 from vortex.keys import cache_key, makers
-from vortex.operators import BatchGemm
 from vortex.specs import load_spec
 
 try:
@@ -272,10 +271,6 @@ class TestCommands:
     def test_packing_is_for_cpus(self, capsys: pytest.CaptureFixture[str]):
         arguments = ["explain", "gemm", "--hw", "a100", "--dtype", "float16", "--shape", "3,4,5", "--packed"]
         assert cli.run(arguments) == 2 and "not for GPUs" in capsys.readouterr().err
-
-    def test_batches_of_bytes_are_refused(self):
-        with pytest.raises(DtypeError, match=r"batch_gemm of int8 .* are of float types"):
-            vortex.compile(BatchGemm("int8"), "a100", cache=False)
 
     def test_an_element_type_that_the_device_lacks(self, capsys: pytest.CaptureFixture[str]):
         assert cli.run(["compile", "gemm", "--hw", "t4", "--dtype", "int8"]) == 1

@@ -60,7 +60,7 @@ def emitted(whole: Unit, form: Form = PLAIN, dtype: str = "float16") -> list[Emi
         rows.append(Emitted(variant, *place, kernel.args, kernel.block, kernel.shared_bytes, 128, 0, 0, split=False))
         if form.splits:
             rows.append(replace(rows[-1], args=split_args(kernel.args), split=True))
-    if not form.splits:
+    if not form.adds_up:
         return rows
     reduce = reduction(dtype, "sm_80", form)
     place = (reduce.symbol, "all.cubin")
@@ -87,7 +87,7 @@ def assembled(folder: Path, hw: str, whole: Unit, operator: Operator = HALVES, f
         admitted=(),
         kernels=kernels,
         entries=entries,
-        reduce=len(entries) - 1 if form_of(operator).splits else -1,
+        reduce=len(entries) - 1 if form_of(operator).adds_up else -1,
         reduce_columns=cuda_reduce.COLUMNS,
         is_wide=True,
         workspace_bytes=1 << 20,
@@ -108,7 +108,8 @@ class Finished(ctypes.Structure):
         ("operand", ctypes.c_void_p * 4),
         ("row", ctypes.c_int64 * 4),
         ("column", ctypes.c_int64 * 4),
-        ("apart", ctypes.c_int64 * 4),
+        ("apart", ctypes.c_int64 * 8),
+        ("at", ctypes.c_int64 * 2),
     )
 
 
@@ -149,7 +150,7 @@ RECORDS = {"&batch": Batches, "&parts": Batches, "&groups": Groups, "&window": W
 def tensor(record: Finished, which: int, dtype: str, m: int, n: int) -> emulator.Workspace:
     """A tensor of an epilogue as the door describes it."""
     element, axes = ELEMENTS[dtype], ((m, record.row[which]), (n, record.column[which]))
-    shape, steps = zip(*(axis for axis in axes if axis[1]), strict=True)
+    shape, steps = zip(*([axis for axis in axes if axis[1]] or [(1, 1)]), strict=True)
     size = (sum((e - 1) * s for e, s in zip(shape, steps, strict=True)) + 1) * element.itemsize
     flat = np.frombuffer((ctypes.c_char * size).from_address(record.operand[which]), element)
     strides = tuple(step * element.itemsize for step in steps)
@@ -171,6 +172,13 @@ def images(address: int, window: Window, m: int, dtype: Any) -> Any:
     one = matrix(address, 1, 1, 1, dtype)
     strides = tuple(step * dtype.itemsize for step in steps)
     return np.lib.stride_tricks.as_strided(one, shape, strides, writeable=False)
+
+
+def of_groups(one: Any, count: int, apart: int) -> Any:
+    """What so many groups read, from what the first one does; all of them that if they are not apart."""
+    if apart == 0:
+        return one
+    return np.lib.stride_tricks.as_strided(one, (count, *one.shape), (apart, *one.strides), writeable=False)
 
 
 def layers(one: Any, batch: Batches, steps: list[int], launch: Launch) -> Any:
@@ -220,11 +228,16 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
                 place = matrix(record.c, launch.grid[2] * m, n, n, sums, written=True)
             else:
                 place = matrix(record.c, m, n, raw["ldc"], ELEMENTS[store.out], written=True)
-            tensors = [tensor(record, which, x.dtype, m, n) for which, x in enumerate(store.chain.operands)]
+            rows, group = record.at  # of groups whose sums are of nothing: each is a launch of its own
+            tensors = [tensor(record, which, x.dtype, rows + m, n) for which, x in enumerate(store.chain.operands)]
             if batch := raw.get("&batch", raw.get("&parts")):
                 place = layers(place, batch, list(batch.c), launch)
-                steps = [[batch.inner * step, step] for step in record.apart]
-                views = [layers(x.memory, batch, step, launch) for x, step in zip(tensors, steps, strict=False)]
+                apart = [list(record.apart[2 * which : 2 * which + 2]) for which in range(len(tensors))]
+                views = [layers(x.memory, batch, steps, launch) for x, steps in zip(tensors, apart, strict=True)]
+                tensors = [replace(x, memory=view) for x, view in zip(tensors, views, strict=True)]
+            if group or (table := raw.get("&groups")):
+                count = group + 1 if group else table.first + table.count
+                views = [of_groups(x.memory, count, record.apart[2 * i + 1]) for i, x in enumerate(tensors)]
                 tensors = [replace(x, memory=view) for x, view in zip(tensors, views, strict=True)]
             missing = [0] * (4 - len(tensors))
             return emulator.Record(
@@ -235,6 +248,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
                     *list(record.row),
                     *list(record.column),
                     *list(record.apart),
+                    *list(record.at),
                 )
             )
         if name == "*W":
@@ -262,8 +276,7 @@ def emulating(library: GpuLibrary, whole: Unit) -> Any:
             shape = (m, raw["K"]) if name == "*A" else (raw["K"], n)
             one = matrix(raw[name], *(shape[::-1] if turned else shape), raw["lda" if name == "*A" else "ldb"], element)
             if name == "*B" and (table := raw.get("&groups")):
-                whole = (table.first + table.count, *one.shape)
-                return np.lib.stride_tricks.as_strided(one, whole, (table.b, *one.strides), writeable=False)
+                return of_groups(one, table.first + table.count, table.b)
             return one
         return raw[name]
 

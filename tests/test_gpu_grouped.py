@@ -15,12 +15,11 @@ from test_codegen_cuda import an_nvrtc
 from test_emulation import along_k, cuda_core, tensor_core
 from test_gpu_end_to_end import assembled, emulating
 
-import vortex
 from vortex import operators as ops
 from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_groups import grouped
 from vortex.codegen.cuda_lower import KernelSource, alone
-from vortex.errors import CodegenError, DtypeError, OperandError, ShapeError
+from vortex.errors import CodegenError, OperandError, ShapeError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_grouped import GpuGroupedGemm
 from vortex.gpu_sieve import backends
@@ -132,10 +131,6 @@ class TestRefusals:
         room = aligned(halves(8, 8))
         with pytest.raises(OperandError, match=r"a .*overlaps"):
             gemm(ExchangeTensor(room), ExchangeTensor(aligned(halves(2, 8, 8))), [4, 4], ExchangeTensor(room))
-
-    def test_integers(self):
-        with pytest.raises(DtypeError, match="GPU libraries of it are of float types"):
-            vortex.compile(ops.GroupedGemm("int8"), "a100", cache=False)
 
 
 class TestText:

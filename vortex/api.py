@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from vortex import operators
 from vortex.axes import fixed
-from vortex.dtypes import SUMS
 from vortex.errors import DeviceError, DtypeError, LibraryError, OperandError, ShapeError, ToolchainError
 from vortex.keys import cache_key, makers
 from vortex.launcher import GemmKernel
@@ -253,12 +252,6 @@ def check_demands(operator: operators.Operator, device: Target, invariant: str |
         raise ShapeError(f"{told} on {device.name}: only CPU libraries know fixed extents; leave every extent open")
     if getattr(operator, "weights", None) and not device.is_cpu:
         raise DeviceError(f"quantized weights on {device.name}: only CPU libraries widen them; name a CPU's spec")
-    several = isinstance(operator, operators.BatchGemm | operators.GroupedGemm) and operator.dtype not in SUMS
-    if not device.is_cpu and several and (store := operators.finishing(operator)):
-        raise DeviceError(
-            f"{operator.name} with an output of {store.out} and the epilogue {store.chain} on {device.name}: expected "
-            "sums stored in the element type of the operands; do the rest apart"
-        )
     if invariant is None:
         return
     if invariant != "m":

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from vortex.errors import OperandError, ShapeError
 from vortex.gpu_explain import GpuExplanation
-from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, GpuGemm
-from vortex.gpu_operands import REASONS, empty, refuse_gradients
+from vortex.gpu_fused import FusedGpuGemm
+from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B
+from vortex.gpu_operands import REASONS, WRONG_EXTRA, empty, refuse_gradients
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import GpuPlan
-from vortex.operands import OPERANDS
+from vortex.operands import Refusal
 
 MOST_RANK = 4
 
 
-class GpuBatchGemm(GpuGemm):
-    """C = A B for any shape and batch on a CUDA device: see `__call__`."""
+class GpuBatchGemm(FusedGpuGemm):
+    """out = epilogue(A B) for any shape and batch on a CUDA device: see `__call__`."""
+
+    _shapes: ClassVar = {"column": "[..., n]", "row": "[..., m]", "element": "[..., m, n]"}
 
     def __call__(
         self,
@@ -29,22 +32,26 @@ class GpuBatchGemm(GpuGemm):
         transpose_b: bool | None = None,
         stream: Any = None,
         workspace: Any = None,
+        **operands: Any,
     ) -> Any:
-        """out = op(a) op(b) for every product of the batch, queued on `stream` in one launch.
+        """out = epilogue(op(a) op(b)) for every product of the batch, queued on `stream` in one launch.
 
         `a` is [..., m, k] ([..., k, m] with `transpose_a`), `b` is [..., k, n] ([..., n, k] with `transpose_b`), each
         with up to two batch axes, which broadcast; transposes are the operator's unless given. Of the last two axes one
         must be contiguous; all other strides are free. `out` is [..., m, n] with contiguous rows; without it one is
-        allocated. Products that share one B, with rows of A and of C that follow each other, run as one with more rows.
-        Everything else as for a plain product.
+        allocated. `operands` are the tensors that the epilogue names: [..., n] per column, [..., m] per row,
+        [..., m, n] per element, with the batch axes of `out` in front, which may be 1 or missing. Products that share
+        one B, with rows of A, of C and of such tensors that follow each other, run as one with more rows. Everything
+        else as for a plain product.
         """
         if not self._handle:
             raise self._unusable()
-        turned = self._turned(transpose_a, transpose_b)
+        turned, extras = self._turned(transpose_a, transpose_b), self._in_order(operands)
         if out is None:
             out = self._allocate(a, b, *turned)
-        refuse_gradients((a, b, out), OPERANDS)
-        return self._in_full((a, b, out), TRANSPOSE_A * turned[0] + TRANSPOSE_B * turned[1], stream, workspace)
+        given = (a, b, out, *extras)
+        refuse_gradients(given, self._names)
+        return self._in_full(given, TRANSPOSE_A * turned[0] + TRANSPOSE_B * turned[1], stream, workspace)
 
     def _turned(self, transpose_a: bool | None, transpose_b: bool | None) -> tuple[bool, bool]:
         """How operands lie: as the operator says, unless the call does."""
@@ -70,6 +77,12 @@ class GpuBatchGemm(GpuGemm):
     def explain(self, m: int, n: int, k: int, **operands: Any) -> GpuExplanation:
         """The chosen plan with each cost term, and the best of every core type."""
         return super().explain(m, n, k, **self._described(operands))
+
+    def _reason(self, number: int) -> Refusal:
+        kind, problem, remedy = super()._reason(number)
+        if number == WRONG_EXTRA:
+            remedy = "pass " + ", ".join(f"{shape} per {per}" for per, shape in self._shapes.items())
+        return kind, problem, remedy
 
     def _described(self, operands: dict[str, Any]) -> dict[str, Any]:
         turned = self._turned(operands.get("transpose_a"), operands.get("transpose_b"))

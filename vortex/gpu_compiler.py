@@ -20,8 +20,7 @@ from vortex.codegen.tensor_core_hopper import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver
-from vortex.dtypes import SUMS
-from vortex.errors import CodegenError, DeviceError, DtypeError, OperandError, UnknownNameError
+from vortex.errors import CodegenError, DeviceError, OperandError, UnknownNameError
 from vortex.gpu_candidates import Backend, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_library import DOOR, WITHOUT_SPILLS, Entry, GpuLibrary, GpuManifest, Kernel, ptx_name, verify
@@ -61,11 +60,6 @@ def compile(
         raise OperandError(
             f"conv2d with prologue={prologue_of(operator)} on {hardware.name}: kernels of GPUs would do it to the "
             "padding as well; do it to x first, or name a CPU's spec"
-        )
-    if operator.name != "gemm" and operator.dtype in SUMS:
-        raise DtypeError(
-            f"{operator.name} of {operator.dtype} on {hardware.name}: GPU libraries of it are of float types; "
-            "call a library of Gemm for each product, or cast the operands"
         )
     versions = {**check_versions(), compiler: nvrtc.release(compiler), "python": platform.python_version()}
     clock = Stopwatch()

@@ -13,7 +13,7 @@ from vortex.gpu_operands import DTYPES
 from vortex.native import Signatures, host_code
 from vortex.operators import finishing, rebuilt
 
-ABI = 4
+ABI = 5
 PARAMETERS = (
     "*A",
     "*B",

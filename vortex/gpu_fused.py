@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from vortex import operators
 from vortex.epilogue import Store
@@ -19,6 +20,9 @@ SHAPES = {"column": "[n]", "row": "[m]", "element": "[m, n]"}
 
 class FusedGpuGemm(GpuGemm):
     """out = epilogue(A B) for any shape on a CUDA device: see `__call__`."""
+
+    _shapes: ClassVar[Mapping[str, str]] = SHAPES
+    """Of the tensors that an epilogue reads, by what they are given for."""
 
     @cached_property
     def store(self) -> Store:
@@ -62,7 +66,7 @@ class FusedGpuGemm(GpuGemm):
         names = [operand.name for operand in self.operands]
         unknown, missing = sorted(operands.keys() - set(names)), [name for name in names if name not in operands]
         if unknown or missing:
-            expected = ", ".join(f"{x.name} {SHAPES[x.per]} {x.dtype}" for x in self.operands) or "none"
+            expected = ", ".join(f"{x.name} {self._shapes[x.per]} {x.dtype}" for x in self.operands) or "none"
             what = f"unknown operand {unknown[0]!r}" if unknown else f"{missing[0]} is missing"
             raise UnknownNameError(f"{what}; the epilogue ({self.store.chain}) expects {expected}; pass just these")
         return tuple(operands[name] for name in names)

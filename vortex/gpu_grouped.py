@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from vortex.gpu_launcher import TRANSPOSE_A, TRANSPOSE_B, native_plan
 from vortex.gpu_operands import REASONS, empty, refuse_gradients
 from vortex.gpu_polymerize import GpuRegion
 from vortex.gpu_selector import Extents, GpuPlan
-from vortex.operands import OPERANDS
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,9 @@ class Call:
 
 
 class GpuGroupedGemm(GpuBatchGemm):
-    """C = A B in groups of rows that share n and k, on a CUDA device: see `__call__`."""
+    """out = epilogue(A B) in groups of rows that share n and k, on a CUDA device: see `__call__`."""
+
+    _shapes: ClassVar = {"column": "[n] or [groups, n]", "row": "[m]", "element": "[m, n]"}
 
     def __call__(  # type: ignore[override]  # one operand more
         self,
@@ -45,43 +46,44 @@ class GpuGroupedGemm(GpuBatchGemm):
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
         stream: Any = None,
+        **operands: Any,
     ) -> Any:
-        """out[group g] = op(a)[group g] op(b[g]), queued on `stream` in one launch for each 256 groups.
+        """out[group g] = epilogue(op(a)[group g] op(b[g])), queued on `stream` in one launch for each 256 groups.
 
         `a` is [m, k] ([k, m] with `transpose_a`), its rows in groups of `rows[g]`, one after the other, which are m in
         sum; some may be 0. `rows` are numbers of the host: they travel as parameters of the launch, so that nothing is
         copied or waited for, and a captured graph keeps them. `b` is [groups, k, n] ([groups, n, k] with
-        `transpose_b`), `out` [m, n] with contiguous rows. Reductions are not split, so no workspace is needed.
-        Everything else as for a plain product.
+        `transpose_b`), `out` [m, n] with contiguous rows. `operands` are the tensors that the epilogue names: [n], or
+        [groups, n] for one of each group, per column, [m] per row, [m, n] per element. Reductions are not split, so no
+        workspace is needed. Everything else as for a plain product.
         """
-        return self._grouped(a, b, rows, out, transpose_a, transpose_b, stream, None)
+        return self._grouped((a, b, rows, out), (transpose_a, transpose_b), stream, None, operands)
 
     def run_planned(  # type: ignore[override]  # one operand more
         self, plan: GpuPlan, a: Any, b: Any, rows: Any, out: Any = None, **flags: Any
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         turned = flags.pop("transpose_a", None), flags.pop("transpose_b", None)
-        return self._grouped(a, b, rows, out, *turned, flags.pop("stream", None), plan)
+        return self._grouped((a, b, rows, out), turned, flags.pop("stream", None), plan, flags)
 
     def _grouped(
         self,
-        a: Any,
-        b: Any,
-        rows: Any,
-        out: Any,
-        left: bool | None,
-        right: bool | None,
+        operands: tuple[Any, Any, Any, Any],
+        turned: tuple[bool | None, bool | None],
         stream: Any,
         plan: GpuPlan | None,
+        named: dict[str, Any],
     ) -> Any:
         if not self._handle:
             raise self._unusable()
-        counts, turned = np.ascontiguousarray(whole_numbers(rows), np.int64), self._turned(left, right)
+        a, b, rows, out = operands
+        extras, (left, right) = self._in_order(named), self._turned(*turned)
+        counts = np.ascontiguousarray(whole_numbers(rows), np.int64)
         if out is None:
-            out = self._allocate(a, b, *turned)
-        refuse_gradients((a, b, out), OPERANDS)
-        call = Call(TRANSPOSE_A * turned[0] + TRANSPOSE_B * turned[1], counts, plan)
-        return self._in_full((a, b, out), call, stream, None)
+            out = self._allocate(a, b, left, right)
+        given = (a, b, out, *extras)
+        refuse_gradients(given, self._names)
+        return self._in_full(given, Call(TRANSPOSE_A * left + TRANSPOSE_B * right, counts, plan), stream, None)
 
     def _submit(self, operands: Operands, flags: Call, stream: int) -> int:
         tensors, _keep = self._read(operands)
@@ -125,4 +127,4 @@ class GpuGroupedGemm(GpuBatchGemm):
                 raise ShapeError(
                     f"given {name} {tuple(operand.shape)}; expected {rank} axes: a [m, k], b [groups, k, n]"
                 )
-        return empty(a, (a.shape[1 if transpose_a else 0], b.shape[1 if transpose_b else 2]))
+        return empty(a, (a.shape[1 if transpose_a else 0], b.shape[1 if transpose_b else 2]), self._out)

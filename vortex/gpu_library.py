@@ -222,8 +222,9 @@ def verify(library: GpuLibrary, place: str) -> None:
         _fitting(entry, manifest, place)
     used = [index for kernel in manifest.kernels for index in (kernel.direct, max(kernel.split, 0))]
     splits = any(kernel.split >= 0 for kernel in manifest.kernels)
+    finishes = any("&C" in entry.args for entry in manifest.entries)  # sums of nothing, too
     if (
-        splits != (manifest.reduce >= 0)
+        (splits or finishes) != (manifest.reduce >= 0)
         or max([manifest.reduce, *used]) >= len(manifest.entries)
         or min(used, default=0) < 0
     ):

@@ -56,7 +56,7 @@ REASONS: tuple[Refusal, ...] = (
     (ShapeError, "is not contiguous", "leave it out, or allocate it contiguous"),
 )
 """In the order of the numbers of runtime/gpu_refusals.h."""
-ON_HOST, ON_OTHER, WRONG_SHAPE, NEEDS_WORKSPACE, CUDA_ERROR, WRONG_AXES = 4, 5, 9, 12, 15, 22
+ON_HOST, ON_OTHER, WRONG_SHAPE, NEEDS_WORKSPACE, CUDA_ERROR, WRONG_EXTRA, WRONG_AXES = 4, 5, 9, 12, 15, 18, 22
 
 CUDA, CUDA_MANAGED, CPU = 2, 13, 1
 """DLPack's device types."""

@@ -152,8 +152,19 @@ def _batch(place: Place, gemm: Any, operator: Any, turned: dict[str, bool], tria
     b = place.matrix(PRODUCTS * rows_b, width_b, 1).unflatten(0, (PRODUCTS, rows_b))
     out, whole = place.result(PRODUCTS * trial.m, trial.n, store_of(operator).out)
     given = out.unflatten(0, (PRODUCTS, trial.m))
-    sums, sizes = (found.reshape(-1, trial.n) for found in sums_of(replace(operator, **turned), a, b))
-    return Arranged(lambda plan: gemm.run_planned(plan, a, b, given, **turned), out, whole, trial.k, sums, sizes, {})
+    chain, bare = operator.epilogue, replace(operator, **turned, epilogue=NOTHING, out_dtype=None)
+    sums, sizes = (found.reshape(-1, trial.n) for found in sums_of(bare, a, b))
+    held = extras(place, chain, PRODUCTS * trial.m, trial.n)
+    of_products = {
+        x.name: held[x.name] if x.per == "column" else held[x.name].unflatten(0, (PRODUCTS, trial.m))
+        for x in chain.operands
+    }
+    known = {name: numpy(tensor) for name, tensor in held.items()}
+
+    def run(plan: GpuPlan) -> Any:
+        return gemm.run_planned(plan, a, b, given, **turned, **of_products)
+
+    return Arranged(run, out, whole, trial.k, sums, sizes, known)
 
 
 def _grouped(place: Place, gemm: Any, operator: Any, turned: dict[str, bool], trial: Any, step: int) -> Arranged:
@@ -164,10 +175,14 @@ def _grouped(place: Place, gemm: Any, operator: Any, turned: dict[str, bool], tr
     a = place.matrix(*((trial.k, trial.m) if turned["transpose_a"] else (trial.m, trial.k)), 0)
     b = place.matrix(len(rows) * rows_b, width_b, 1).unflatten(0, (len(rows), rows_b))
     out, whole = place.result(trial.m, trial.n, store_of(operator).out)
-    sums, sizes = sums_of(replace(operator, **turned), a, b, rows)
-    return Arranged(
-        lambda plan: gemm.run_planned(plan, a, b, rows, out, **turned), out, whole, trial.k, sums, sizes, {}
-    )
+    sums, sizes = sums_of(replace(operator, **turned, epilogue=NOTHING, out_dtype=None), a, b, rows)
+    held = extras(place, operator.epilogue, trial.m, trial.n)
+    known = {name: numpy(tensor) for name, tensor in held.items()}
+
+    def run(plan: GpuPlan) -> Any:
+        return gemm.run_planned(plan, a, b, rows, out, **turned, **held)
+
+    return Arranged(run, out, whole, trial.k, sums, sizes, known)
 
 
 def _convolution(place: Place, gemm: Any, operator: Any, trial: Any, step: int) -> Arranged:

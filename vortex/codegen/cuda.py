@@ -174,7 +174,7 @@ def emit(
     For every element type of C that occurs, the kernel that adds partial sums up comes along. A kernel that spills, or
     has a stack, is left out: its strategy holds more than the registers do, which ptxas alone can tell.
     """
-    dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants}) if form.splits else []
+    dtypes = sorted({STORED[variant.strategy.dtype] for variant in variants}) if form.adds_up else []
     parts = units(variants, workers)
     emitted: list[Emitted] = []
     # Forked like the CPU's objects: a spawned process would run its parent's script again. TVM starts no thread before

@@ -25,13 +25,13 @@ template <class T> VORTEX_DEVICE T* of_batch(T* base, const batches& all, unsign
 FINISHED = r"""
 VORTEX_DEVICE finished of_batch(finished f, const batches& all, unsigned layer, const long long* stride) {
   f.c = of_batch(f.c, all, layer, stride);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) f.operand[i] = (const char*)f.operand[i] + (all.first + layer) * f.apart[i];
+  f.at[0] = (all.first + layer) / all.inner;
+  f.at[1] = (all.first + layer) % all.inner;
   return f;
 }
 """
 HEAD = re.compile(r'(extern "C" __global__ void[^{]*)\) \{\n')
-POINTER = re.compile(r"(\w+\*) __restrict__ ([ABCW])\b")
+POINTER = re.compile(r"((?:signed )?\w+\*) __restrict__ ([ABCW])\b")
 RECORD = "const __grid_constant__ finished C"
 
 

@@ -26,12 +26,16 @@ STRUCT = r"""
 struct finished {
   float* c;
   const void* operand[4];
-  long long row[4], column[4], apart[4]; /* the last in bytes, between products of a batch */
+  long long row[4], column[4], apart[4][2]; /* the last in bytes, along axes of a batch; of groups, rows and groups */
+  long long at[2]; /* of this product along those axes */
 };
 template <class T> VORTEX_DEVICE float operand_at(const finished& f, int which, int i, int j) {
-  return (float)((const T*)f.operand[which])[i * f.row[which] + j * f.column[which]];
+  return (float)((const T*)(PLACE))[i * f.row[which] + j * f.column[which]];
 }
 """
+ALONE = "f.operand[which]"
+AMONG = "(const char*)f.operand[which] + f.at[0] * f.apart[which][0] + f.at[1] * f.apart[which][1]"
+"""Where an operand of one product begins, and of one of many: found as late as this, it takes no register before."""
 STORES = r"""
 /* Partial sums, and where AS_THEY_ARE integers that no step changes, leave as the words they are. */
 template <int Width, class T>
@@ -167,8 +171,8 @@ def put(out: str) -> str:
     return bounds.replace("LEAST", least).replace("MOST", most) + (WORDS if out == "int32" else BYTES)
 
 
-def functions(store: Store) -> str:
-    """What kernels with this store stage call, beyond the prelude."""
+def functions(store: Store, of_many: bool = False) -> str:
+    """What kernels with this store stage call, beyond the prelude; `of_many` products each find their own operands."""
     lines, which = [], 0
     for what in store.chain.steps:
         lines.append(step(what, which))
@@ -177,7 +181,8 @@ def functions(store: Store) -> str:
     chain = f"VORTEX_DEVICE float finish_sum(const finished& f, float x, int i, int j) {{\n{body}\n  return x;\n}}\n"
     whole = store.sums == store.out == "int32" and not any(step(what, 0) for what in store.chain.steps)
     stores = STORES.replace("AS_THEY_ARE)", f"{str(whole).lower()})")
-    return "".join((STRUCT, FLOATS, put(store.out), "\n", chain, stores))
+    struct = STRUCT.replace("PLACE", AMONG if of_many else ALONE)
+    return "".join((struct, FLOATS, put(store.out), "\n", chain, stores))
 
 
 def finished(kernel: KernelSource) -> KernelSource:

@@ -32,25 +32,35 @@ class Form:
         return not self.is_grouped
 
     @property
+    def adds_up(self) -> bool:
+        """Whether the kernel that adds partial sums up comes along; sums of nothing are finished by it, too."""
+        return self.splits or self.store is not None
+
+    @property
     def prelude(self) -> str:
         """What stands before the kernels of a translation unit."""
-        finish = cuda_finish.functions(self.store) if self.store is not None else ""
+        of_many = self.is_batched or self.is_grouped
+        finish = cuda_finish.functions(self.store, of_many) if self.store is not None else ""
         begin = cuda_begin.functions(self.prologue) if self.prologue else ""
         text = PRELUDE + begin + finish
         if self.is_batched:
             text += cuda_batch.STRUCT + (cuda_batch.FINISHED if finish else "")
         if self.is_windowed:
             text += cuda_window.FUNCTIONS
-        return text + (cuda_groups.STRUCT if self.is_grouped else "")
+        if self.is_grouped:
+            text += cuda_groups.STRUCT + (cuda_groups.FINISHED if finish else "")
+        return text
 
     def of(self, kernel: KernelSource) -> KernelSource:
         """A kernel in this form; one that adds partial sums up has no A."""
-        if "*A" in kernel.args:
+        is_product = "*A" in kernel.args
+        if is_product:
             kernel = cuda_begin.begun(kernel) if self.prologue else kernel
             kernel = cuda_window.windowed(kernel) if self.is_windowed else kernel
-            kernel = cuda_groups.grouped(kernel) if self.is_grouped else kernel
         if self.store is not None:
             kernel = cuda_finish.finished(kernel)
+        if self.is_grouped and is_product:
+            kernel = cuda_groups.grouped(kernel)
         return cuda_batch.batched(kernel) if self.is_batched else kernel
 
 

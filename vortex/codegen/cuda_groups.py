@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vortex.codegen.cuda_batch import HEAD, POINTER
+from vortex.codegen.cuda_batch import HEAD, POINTER, RECORD
 from vortex.codegen.cuda_lower import KernelSource
 from vortex.codegen.cuda_text import arguments
 from vortex.errors import CodegenError
@@ -34,6 +34,14 @@ VORTEX_DEVICE member member_of(const groups& all, int block, int wide) {{
 }}
 template <class T> VORTEX_DEVICE T* moved(T* base, long long bytes) {{ return (T*)((char*)base + bytes); }}
 """
+FINISHED = r"""
+VORTEX_DEVICE finished of_group(finished f, const groups& all, int group) {
+  f.c = moved(f.c, (long long)all.rows[group] * all.c);
+  f.at[0] = all.rows[group];
+  f.at[1] = all.first + group;
+  return f;
+}
+"""
 PLACES = {
     "A": "(long long)all.rows[own.group] * all.a",
     "B": "(long long)(all.first + own.group) * all.b",
@@ -48,11 +56,16 @@ def grouped(kernel: KernelSource) -> KernelSource:
     head = HEAD.search(kernel.source)
     found = [] if head is None else POINTER.findall(head[1])
     place = kernel.source.find(f"row_of_block({BLOCK}")
-    if head is None or [name for _, name in found] != ["A", "B", "C"] or "int M" not in head[1] or place < 0:
+    is_finished = head is not None and RECORD in head[1]
+    expected = ["A", "B"] if is_finished else ["A", "B", "C"]
+    if head is None or [name for _, name in found] != expected or "int M" not in head[1] or place < 0:
         raise CodegenError(f"{kernel.symbol} takes no operands that groups of rows could move")
     wide = arguments(kernel.source, kernel.source.index("(", place))[0][2]
     own = [f"  {kind} __restrict__ const {name} = moved({name}_of_all, {PLACES[name]});\n" for kind, name in found]
-    signature = re.sub(r"\bint M\b", "int M_of_all", POINTER.sub(r"\1 __restrict__ \2_of_all", head[1]))
+    if is_finished:
+        own.append("  const finished C = of_group(C_of_all, all, own.group);\n")
+    signature = POINTER.sub(r"\1 __restrict__ \2_of_all", head[1]).replace(RECORD, f"{RECORD}_of_all")
+    signature = re.sub(r"\bint M\b", "int M_of_all", signature)
     begin = (
         f"{signature}, const __grid_constant__ groups all) {{\n  const member own = member_of(all, {BLOCK}, {wide});\n"
         f"  const int M = own.rows;\n{''.join(own)}"

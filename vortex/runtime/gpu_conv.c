@@ -61,7 +61,7 @@ static int64_t read_conv_extra(const library *of, const DLTensor *t, int32_t whi
     if (x.steps[3] < 0) return REFUSE(BAD_STRIDES, operand);
     refused = vx_gpu_take_extra(of, which, x.data, 1 + (filters - 1) * x.steps[3], 0, x.steps[3], c);
   }
-  c->finished.apart[which] = c->shape.n * x.steps[3] * item;
+  c->finished.apart[which][1] = c->shape.n * x.steps[3] * item;
   return refused;
 }
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VX_DOOR_ABI 4
+#define VX_DOOR_ABI 5
 #define VX_MOST_PARAMETERS 24
 #define VX_GPU_STEP 16 /* elements: cut there, both regions are aligned as the call is */
 #define VX_MOST_EXTRAS 4 /* tensors that an epilogue reads */
@@ -46,7 +46,8 @@ typedef struct {
   void *c;
   const void *operand[VX_MOST_EXTRAS];
   int64_t row[VX_MOST_EXTRAS], column[VX_MOST_EXTRAS];
-  int64_t apart[VX_MOST_EXTRAS]; /* bytes from what one product of a batch reads to what the next one does */
+  int64_t apart[VX_MOST_EXTRAS][2]; /* bytes along the axes of a batch, outer first; of groups, between rows and between groups */
+  int64_t at[2]; /* of a product along those axes */
 } vx_gpu_finished;
 
 /* How the products of a batch lie, which blockIdx.y counts: bytes along up to two axes, outer first; 0 where one serves all. `w`
@@ -84,7 +85,7 @@ typedef struct {
   int64_t stride[2], before[2], dilation[2], groups;
 } vx_gpu_filter;
 
-/* A tensor of an epilogue: [n] per column, [m] per row, [m, n] per element. */
+/* A tensor of an epilogue: [n] per column, [m] per row, [m, n] per element; of a batch with its axes in front, of groups [groups, n]. */
 enum { VX_PER_COLUMN = 0, VX_PER_ROW, VX_PER_ELEMENT };
 typedef struct {
   int32_t per, code, bits;

@@ -105,6 +105,24 @@ static int launch_groups(const library *of, const vx_gpu_kernel *kernel, const c
   return status;
 }
 
+/* Sums of no products in groups of rows, through the epilogue: what it reads per column may be of each group. */
+static int finish_nothing_of_groups(const library *of, const call *c, arguments *args, void *stream) {
+  int status = 0;
+  int64_t row = 0;
+  for (int64_t g = 0; g < c->groups && !status; row += c->rows[g++]) {
+    vx_gpu_shape one = {.m = c->rows[g], .n = c->shape.n};
+    if (!one.m) continue;
+    args->numbers[VX_M] = (int32_t)one.m;
+    args->numbers[VX_SPLITS] = 0;
+    args->finished[0] = c->finished;
+    args->finished[0].c = c->c.data + row * c->c.stride * of->out_bytes;
+    args->finished[0].at[0] = row;
+    args->finished[0].at[1] = g;
+    status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, &one), 1, 1, args, stream);
+  }
+  return status;
+}
+
 /* The workspace of a stream, where a plan needs one; a refusal that tells its size where there is none. */
 static int64_t find_partials(const library *of, const call *c, const vx_gpu_plan *plan, void *stream, void **partials) {
   *partials = NULL;
@@ -137,6 +155,7 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   args.window = c->window;
   lay_out(of, c, plan->splits, args.batches);
   int status = 0;
+  if (s->k == 0 && of->setup.finishes && c->rows) return finish_nothing_of_groups(of, c, &args, stream);
   if (s->k == 0 && of->setup.finishes) {
     args.numbers[VX_SPLITS] = 0; /* sums of nothing */
     return launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);

@@ -67,28 +67,31 @@ int64_t vx_gpu_take_extra(const library *of, int32_t which, char *data, int64_t 
   c->finished.operand[which] = data;
   c->finished.row[which] = row;
   c->finished.column[which] = column;
-  c->finished.apart[which] = 0;
+  c->finished.apart[which][0] = c->finished.apart[which][1] = 0;
   return 0;
 }
 
-/* A tensor of the epilogue of a product. */
-static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, call *c) {
+/* A tensor of the epilogue of products of so many rows: [n], [m] or [m, n], with up to `axes` axes of a batch in front. */
+static int64_t read_extra(const library *of, const DLTensor *t, int32_t which, int64_t rows, const int64_t *batch, int32_t axes, call *c) {
   const vx_gpu_extra *wanted = &of->setup.extras[which];
-  const vx_gpu_shape *s = &c->shape;
+  int64_t extents[4] = {batch[0], batch[1], rows, c->shape.n}, strides[4] = {0}, step = 1, end = 1;
   int operand = FIRST_EXTRA + which, rank = wanted->per == VX_PER_ELEMENT ? 2 : 1;
   char *data;
-  int64_t refused = vx_gpu_read_data(&of->on, t, operand, wanted->code, wanted->bits, &data), strides[2] = {0, 0}, end = 1;
+  int64_t refused = vx_gpu_read_data(&of->on, t, operand, wanted->code, wanted->bits, &data);
   if (refused) return refused;
-  if (t->ndim != rank) return REFUSE(BAD_EXTRA, operand);
-  for (int axis = rank - 1, first = wanted->per == VX_PER_COLUMN, step = 1; axis >= 0; axis--) {
-    int64_t extent = first + axis == 0 ? s->m : s->n, stride = t->strides ? t->strides[axis] : step;
-    if (t->shape[axis] != extent) return REFUSE(BAD_EXTRA, operand);
+  if (t->ndim < rank || t->ndim > rank + axes) return REFUSE(BAD_EXTRA, operand);
+  for (int axis = t->ndim - 1; axis >= 0; axis--) {
+    int of_batch = t->ndim - rank > axis, place = of_batch ? axis + 2 - (t->ndim - rank) : wanted->per == VX_PER_ROW ? 2 : axis + 4 - t->ndim;
+    int64_t extent = t->shape[axis], stride = t->strides ? t->strides[axis] : step;
+    if (extent != extents[place] && !(of_batch && extent == 1)) return REFUSE(BAD_EXTRA, operand);
     if (extent > 1 && stride < 0) return REFUSE(BAD_STRIDES, operand);
-    strides[first + axis] = extent > 1 ? stride : 0;
-    end += extent > 1 ? (extent - 1) * stride : 0;
-    step = (int)(t->strides ? 1 : extent);
+    if (extent > 1) strides[place] = stride;
+    end += (extent - 1) * strides[place];
+    step *= extent;
   }
-  return vx_gpu_take_extra(of, which, data, end, strides[0], strides[1], c);
+  if ((refused = vx_gpu_take_extra(of, which, data, end, strides[2], strides[3], c))) return refused;
+  for (int axis = 0; axis < 2; axis++) c->finished.apart[which][axis] = strides[axis] * (wanted->bits / 8);
+  return 0;
 }
 
 /* The largest of 16, 8, 4, 2 that divides where every row starts and how long it is. */
@@ -134,14 +137,29 @@ static int64_t open_batch(call *c) {
   return 0;
 }
 
+/* Whether what the epilogue reads goes on from the rows of one product to those of the next along an axis; then it is of all of them. */
+static int fold_extras(const library *of, call *c, int axis) {
+  vx_gpu_finished *f = &c->finished;
+  for (int32_t i = 0; i < of->setup.extra_count; i++) {
+    int64_t row = f->row[i] * (of->setup.extras[i].bits / 8);
+    if (of->setup.extras[i].per == VX_PER_COLUMN ? f->apart[i][axis] != 0 : c->shape.m > 1 && f->apart[i][axis] != c->shape.m * row) return 0;
+  }
+  for (int32_t i = 0; i < of->setup.extra_count; i++) {
+    if (c->shape.m == 1) f->row[i] = f->apart[i][axis] / (of->setup.extras[i].bits / 8);
+    f->apart[i][axis] = 0;
+  }
+  return 1;
+}
+
 /* Products that all take the same B are one with more rows, if rows of A and of C go on from one to the next. */
-static void fold(call *c) {
+static void fold(const library *of, call *c) {
   for (int axis = 1; axis >= 0; axis--) {
     int64_t count = c->c.extents[axis], rows = c->shape.m * count;
     if (axis == 0 && c->c.extents[1] != 1) return;
     if (count == 1) continue;
     if (c->shape.transpose_a || c->b.extents[axis] != 1 || c->a.extents[axis] != count || rows > LONGEST) return;
     if (c->a.steps[axis] != c->shape.m * c->a.stride || c->c.steps[axis] != c->shape.m * c->c.stride) return;
+    if (!fold_extras(of, c, axis)) return;
     c->shape.batch /= count;
     c->shape.m = c->a.rows = c->c.rows = rows;
     c->a.extents[axis] = c->c.extents[axis] = 1;
@@ -183,10 +201,10 @@ int64_t vx_gpu_open_call(const library *of, const DLTensor *tensors, int64_t fla
     return refused;
   out->finished = (vx_gpu_finished){.c = c->data};
   for (int32_t i = 0; i < of->setup.extra_count; i++)
-    if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, out))) return refused;
+    if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, s->m, c->extents, of->setup.is_batched ? 2 : 0, out))) return refused;
   s->alignment = vx_gpu_alignment(a, of->item_bytes) | vx_gpu_alignment(b, of->item_bytes) | vx_gpu_alignment_of_stores(of, c);
   s->alignment &= -s->alignment;
-  if (s->batch > 1 && s->m) fold(out);
+  if (s->batch > 1 && s->m) fold(of, out);
   return 0;
 }
 
@@ -205,12 +223,18 @@ int64_t vx_gpu_open_groups(const library *of, const DLTensor *tensors, const int
   }
   if (all != c->shape.m) return REFUSE(BAD_GROUPS, OPERAND_A);
   vx_gpu_shape *s = &c->shape;
+  c->finished = (vx_gpu_finished){.c = c->c.data};
+  for (int32_t i = 0; i < of->setup.extra_count; i++) {
+    const vx_gpu_extra *wanted = &of->setup.extras[i];
+    int32_t axes = wanted->per == VX_PER_COLUMN;
+    if ((refused = read_extra(of, &tensors[FIRST_EXTRA + i], i, all, (int64_t[]){1, count}, axes, c))) return refused;
+    c->finished.apart[i][0] = c->finished.row[i] * (wanted->bits / 8);
+  }
   bits = (s->transpose_a ? bits : 0) | vx_gpu_alignment(&c->a, of->item_bytes) | vx_gpu_alignment(&c->b, of->item_bytes) | vx_gpu_alignment_of_stores(of, &c->c);
   s->alignment = (int32_t)(bits & -bits);
   s->batch = filled ? filled : 1;
   s->m = quotient_up(all, s->batch);
   c->rows = rows;
   c->groups = count;
-  c->finished = (vx_gpu_finished){.c = c->c.data};
   return 0;
 }
