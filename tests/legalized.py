@@ -60,6 +60,22 @@ def looked_up(name: str, lanes: int, parameters: str, found: str) -> str:
     return f'define internal <{lanes} x float> @"written out: {name}"({parameters}) #0 {{\n{body}\n}}\n'
 
 
+def rounding(name: str, lanes: int) -> str:
+    """An LLVM function that rounds numbers to bfloat16; denormal ones, of which the instruction makes zeros, too."""
+    lines = f"""
+  %bits = bitcast <{lanes} x float> %x to <{lanes} x i32>
+  %high = lshr <{lanes} x i32> %bits, splat (i32 16)
+  %odd = and <{lanes} x i32> %high, splat (i32 1)
+  %half = add <{lanes} x i32> %bits, splat (i32 32767)
+  %nearest = add <{lanes} x i32> %half, %odd
+  %nan = fcmp uno <{lanes} x float> %x, %x
+  %found = select <{lanes} x i1> %nan, <{lanes} x i32> splat (i32 2143289344), <{lanes} x i32> %nearest
+  %place = lshr <{lanes} x i32> %found, splat (i32 16)
+  %result = trunc <{lanes} x i32> %place to <{lanes} x i16>
+  ret <{lanes} x i16> %result"""
+    return f'define internal <{lanes} x i16> @"written out: {name}"(<{lanes} x float> %x) #0 {{{lines}\n}}\n'
+
+
 def written_out(name: str) -> str:
     """An LLVM function `name` of what the intrinsic does."""
     if name.endswith("mask.gather.dps.512"):  # the cost asks for all lanes
@@ -69,6 +85,8 @@ def written_out(name: str) -> str:
         given = "<16 x float> %table, <16 x i32> %at"
         return looked_up(name, 16, given, "%e = and i32 %i, 15\n%f = extractelement <16 x float> %table, i32 %e")
     kind, bits = name.removeprefix("llvm.x86.").rsplit(".", 1)
+    if kind == "avx512bf16.cvtneps2bf16":
+        return rounding(name, int(bits) // 32)
     per_lane, sums, operands, times, plus, widened = DOTS[kind]
     lanes = int(bits) // 32
     items = lanes * per_lane

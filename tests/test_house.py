@@ -94,6 +94,7 @@ MODULES = (
     # strategies in, machine code out: CPU
     "codegen.toolchain",
     "codegen.cpu_tile",
+    "codegen.cpu_round",
     "codegen.cpu_store",
     "codegen.cpu_finish",
     "codegen.cpu_load",
@@ -111,9 +112,9 @@ MODULES = (
     "codegen.cpu_nest",
     "codegen.cpu_fold",
     "codegen.cpu_dot",
-    "codegen.cpu_held",
     "codegen.cpu_streamed",
     "codegen.cpu_words",
+    "codegen.cpu_held",
     "codegen.cpu_amx",
     "codegen.cpu_weights",
     "codegen.cpu_weight_dots",

@@ -23,7 +23,7 @@ from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
 from vortex.hardware import HardwareSpec
-from vortex.plans import OperandB
+from vortex.plans import LaunchPlan, OperandB, Shape
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
 from vortex.specs import load_spec
@@ -396,3 +396,71 @@ def test_the_instruction_comes_from_the_spec(hardware: str, dtype: str, instruct
         assert rows * vectors + min(rows, vectors) + in_flight <= isa.registers
     assert any(s.stage.tiled for s in found.strategies) and not any(s.stage.swap for s in found.strategies)
     assert sum(s.stage.dot for s in found.strategies) == 1
+
+
+class TestHeld:
+    """B in words in registers, rows of A streaming past: bfloat16 by dot instructions, without tiles."""
+
+    @staticmethod
+    def gemm(out: str = "bfloat16", chain: ops.Epilogue = NOTHING) -> Any:
+        made = library("bfloat16", out, chain)
+        if not WORDS[made.manifest.words].held:
+            pytest.skip("tiles are as quick where a product is tall")
+        assert any(strategy.stage.held for strategy in made.strategies)
+        return made
+
+    @staticmethod
+    def plans(gemm: Any, m: int, n: int, k: int, **how: Any) -> tuple[list[LaunchPlan], LaunchPlan]:
+        """Those of the family on every grid, and one of register tiles."""
+        found = gemm.plans(m, n, k, threads=2, **how)
+        held = [plan for plan in found if plan.strategy.stage.held]
+        assert held
+        return held, next(plan for plan in found if plan.strategy.stage.tiled)
+
+    @pytest.mark.parametrize("kind", ["plain", "transposed", "packed"])
+    def test_every_short_k_has_the_bits_of_outer_products(self, kind: str) -> None:
+        """Odd ones too, whose last word is half of the next row's; two steps of k; heights that leave rows over."""
+        gemm, transposed = self.gemm(), kind == "transposed"
+        deepest = 2 * next(strategy.l0.k for strategy in gemm.strategies if strategy.stage.held)
+        for k in (*range(1, deepest + 6), 2 * deepest - 1, 2 * deepest, 2 * deepest + 1):
+            for m, n in ((1, 5), (13, 16), (300, 21)) if k % 5 else ((270, 100),):
+                around = RNG.standard_normal((m, k + 3)).astype(np.float32)
+                around[:, k:] = np.nan
+                a, b = (x.astype(ml_dtypes.bfloat16) for x in (around, RNG.standard_normal((k, n))))
+                a, given = a[:, :k], np.ascontiguousarray(b.T) if transposed else b
+                right = gemm.pack(b) if kind == "packed" else given
+                flags = {"transpose_b": True} if transposed else {}
+                plans, outer = self.plans(gemm, m, n, k, lda=k + 3, packed=kind == "packed", **flags)
+                expected, out = (np.full((m, n), 7, ml_dtypes.bfloat16) for _ in "eo")
+                gemm.run(outer, a, right, expected, **flags)
+                for plan in plans:
+                    out[:] = 7
+                    gemm.run(plan, a, right, out, **flags)
+                    assert out.tobytes() == expected.tobytes(), (m, n, k, plan)
+
+    @pytest.mark.parametrize("chain", [ops.bias() >> ops.relu() >> ops.residual(), ops.bias() >> ops.gelu()], ids=str)
+    def test_chains_in_registers_and_apart(self, chain: ops.Epilogue) -> None:
+        gemm = self.gemm("bfloat16", chain)
+        for m, n, k in ((70, 21, 17), (270, 37, 70)):
+            a, b = drawn("bfloat16", m, k), drawn("bfloat16", k, n)
+            shapes = {x.name: (n,) if x.per == "column" else (m, n) for x in chain.operands}
+            given = {name: RNG.integers(-4, 5, shape).astype(np.float32) for name, shape in shapes.items()}
+            expected, out = (np.empty((m, n), ml_dtypes.bfloat16) for _ in "eo")
+            plans, outer = self.plans(gemm, m, n, k)
+            gemm.run(outer, a, b, expected, **given)
+            for plan in plans:
+                gemm.run(plan, a, b, out, **given)
+                assert out.tobytes() == expected.tobytes()
+
+    def test_it_adds_to_what_is_there(self) -> None:
+        gemm, a, b = self.gemm("float32"), drawn("bfloat16", 3001, 16), drawn("bfloat16", 16, 12)
+        out = RNG.integers(-4, 5, (3001, 12)).astype(np.float32)
+        assert gemm.plan(3001, 12, 16, threads=1).strategy.stage.held
+        expected = out + exact(a, b)
+        gemm(a, b, out=out, accumulate=True)
+        assert (out == expected).all()
+
+    def test_a_turned_a_is_not_read_so(self) -> None:
+        selector = self.gemm().manifest.selector()
+        assert selector.select(Shape(5000, 12, 16), 1).strategy.stage.held
+        assert not selector.select(Shape(5000, 12, 16, a_is_col=True), 1).strategy.stage.held

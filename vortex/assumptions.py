@@ -182,6 +182,9 @@ class Effects:
     streamed_broken: float = 2.0
     """Latencies that it waits for at each piece of a row of a plain B where several tasks have parts of its columns, if
     pages are small (Granite Rapids, 2 threads: 4 x 1024 x 1000 137 us by two halves of the rows, 83 by tiles)."""
+    finish_cycles: float = 3.0
+    """Cycles in which a store stage apart from the micro-kernels takes a vector of sums: it reads, converts and stores
+    (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""
     tile_enter_cycles: float = 12.0
     """Cycles between one micro-kernel and the next in an L1 nest,"""
     tile_turn_cycles: float = 6.0

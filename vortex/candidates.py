@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vortex.blocks import block_bytes, step_bytes
 
 if TYPE_CHECKING:  # A loaded library reads strategies back without Pydantic, which the hardware model needs.
+    from vortex.dtypes import WordFormat
     from vortex.rkernel import RKernel
 
 WHOLE = 1 << 40
@@ -245,17 +246,22 @@ def longest_run(depth: int) -> int:
     return 1 << max((depth + 1).bit_length() - 2, 0)
 
 
-def held_strategies(registers: int, rows: int, lanes: int) -> tuple[Strategy, ...]:
-    """The strategy of the held family: `rows` accumulators, one register to stream A through, all others hold B.
+HELD_WORDS = 8
+"""Rows of the held family of words, at most: what is in flight beside them are the next ones."""
 
-    None where no registers are left for B.
-    """
-    free = registers - rows - 1
-    if free < 1:
+
+def held_strategies(registers: int, rows: int, lanes: int, words: WordFormat | None = None) -> tuple[Strategy, ...]:
+    """The strategy of the held family: `rows` accumulators, one register to stream A through, all others hold B; none
+    where no registers are left for B. Words stream through several, one more holds the last of the longest k or what is
+    half a word, and B passes a load stage."""
+    rows = min(rows, HELD_WORDS) if words else rows
+    free = registers - rows - (words.in_flight + 1 if words else 1)
+    if free < 1 or (words and not words.held):
         return ()
-    depth = (free + 1) // longest_run(free) * longest_run(free) - 1
+    depth = (free + 1) // longest_run(free) * longest_run(free) - 1 + (words is not None)
     rounds = max(HELD_ROWS // rows, 1) * rows
-    return (Strategy(Tile(rows, lanes, depth), Tile(rounds, WHOLE, depth), Stage(held=True)),)
+    stage = Stage(held=True, pack_b=words is not None)
+    return (Strategy(Tile(rows, lanes, depth), Tile(rounds, WHOLE, depth), stage),)
 
 
 def sieve(rkernel: RKernel) -> Sieve:
@@ -280,15 +286,14 @@ def sieve(rkernel: RKernel) -> Sieve:
         )
         return Sieve(narrow, packed, (*admitted, Admitted("L1", "FilterByWeights", len(packed))))
     isa = rkernel.hardware.multiplier(rkernel.operator.dtype)
-    if words:
-        # Words are gathered for outer products: the product is not turned over. Dot products are by vectors.
-        vectors = rkernel.hardware.by_vectors(isa.dtype)
-        dots = (dot_strategy(vectors.registers, vectors.lanes),) if vectors else ()
-        return Sieve(tiles, (*strategies, *dots), (*admitted, Admitted("dot", "DotTiles", len(dots))))
-    held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes)
-    counts = ("dot", "DotTiles", 1), ("held", "HeldTiles", len(held)), ("streamed", "StreamedRows", 1)
-    families = dot_strategy(isa.registers, isa.lanes), *held, streamed_strategy(isa.lanes)
-    return Sieve(tiles, (*strategies, *families), (*admitted, *(Admitted(*count) for count in counts)))
+    # Words are gathered for outer products, which are not turned over; dot products of them are by vectors.
+    vectors = rkernel.hardware.by_vectors(isa.dtype) if words else isa
+    dots = (dot_strategy(vectors.registers, vectors.lanes),) if vectors else ()
+    held = held_strategies(isa.registers, max(round(isa.in_flight), 1), isa.lanes, words)
+    streamed = () if words else (streamed_strategy(isa.lanes),)
+    counts = ("dot", "DotTiles", dots), ("held", "HeldTiles", held), ("streamed", "StreamedRows", streamed)
+    families = tuple(Admitted(level, name, len(found)) for level, name, found in counts)
+    return Sieve(tiles, (*strategies, *dots, *held, *streamed), (*admitted, *families))
 
 
 def invariant_in_m(found: Sieve) -> Sieve:

@@ -101,7 +101,7 @@ def compile(
         more = conv_tasks(shapes, vectors.registers) if isinstance(operator, Conv2d) else []
         others = emission.start([*tasks.rest, *more])  # what nobody times is emitted while strategies are chosen
         progress("analyzing strategies", 0.4)
-        machine, table = rates(hardware, profile, operator.dtype, words), profile.slopes()
+        machine, table = rates(hardware, profile, operator.dtype, words, parts.store), profile.slopes()
         if words and (words.tiles or words.weights):  # what lies before the words of a panel is of all of k
             machine = replace(machine, cores=1.0)
         price = priced(machine, table, folder / "costs.o")

@@ -156,6 +156,8 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     traffic = (bytes_a * t.blocks + b.bytes * t.bands + c.passed) * supply.byte + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task = busy + exposed(ops, traffic, busy) + copying + c.turning
+    if rates.finish:
+        task = task + rates.finish * (t.rows * (t.full * s.vectors + t.rest))
 
     waves = waves_of(ops, p)
     start = starting(ops, rates, p) + waves * rates.nest
@@ -163,8 +165,9 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     stream = (bytes_a + b.bytes + (1.0 + rates.written_back) * c.bytes) * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
+    held_copying = s.pack_b * (1.0 - o.prepacked) * copying
     waits = (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes) * supply.wait + HELD_STREWN * c.strewn
-    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits), task)
+    task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits) + held_copying, task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)
     contended = ops.name("contended", contending(ops, rates, s, p, t))
     return Cost(

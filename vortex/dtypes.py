@@ -7,6 +7,8 @@ from vortex.errors import DtypeError, ShapeError
 
 ITEM_BYTES = {"float32": 4, "tfloat32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes of an element in memory. tfloat32 is float32 in memory and rounded to 10 bits of fraction by the multiplier."""
+STORED_BYTES = ITEM_BYTES | {"uint8": 1, "int32": 4}
+"""Of an element of an output."""
 
 
 WEIGHT_BITS = {"int4": 4, "int8": 8}
@@ -144,6 +146,11 @@ class WordFormat:
     @property
     def widened(self) -> bool:
         return self.per_word == 1 and self.element != "float32"
+
+    @property
+    def held(self) -> bool:
+        """Whether the held family has kernels of it: words of A are read as they lie, and sums begin at zero."""
+        return self.per_word > 1 and self.accumulator == "float32" and not (self.tiles or self.weights)
 
     def lines(self, k: int) -> int:
         """Lines of a packed panel of B."""

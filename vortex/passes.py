@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from vortex.hardware import HardwareSpec, Instruction
 
 
@@ -20,6 +22,7 @@ class KernelTimer(Protocol):
     def micro_kernel(
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
     ) -> list[float]: ...
+    def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
 
 
 PASSES, TRIES = 12, 3
@@ -93,3 +96,17 @@ def quads_pay(timer: KernelTimer, shapes: Iterable[tuple[int, int]]) -> bool:
         shares.append(seconds[1] / seconds[0])
     timer.quads = statistics.median(shares) < QUADS_SHARE
     return timer.quads
+
+
+HAND_OFFS, ROUNDS, APART_S = 200, 5, 0.005
+"""Hand-offs of a round, rounds, and seconds between them. While something else has a core for a moment a whole round
+takes four times as long: one compilation in four thought so of threads when there was a single round."""
+
+
+def handed(timer: KernelTimer, cores: int) -> float:
+    """Seconds to hand tasks to threads that wait: a good one of many, in the round that nothing disturbed."""
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append(float(np.quantile(timer.hand_off(cores, HAND_OFFS), 0.1)))
+        time.sleep(APART_S)
+    return min(rounds)

@@ -18,9 +18,11 @@ from vortex.arithmetic import Array
 from vortex.assumptions import EFFECTS
 from vortex.blocks import room_words
 from vortex.candidates import DOT_ROWS, NARROW_ROWS, dot_tiles
-from vortex.dtypes import WordFormat
+from vortex.dtypes import STORED_BYTES, WordFormat
+from vortex.effects import FLOAT
+from vortex.epilogue import Store
 from vortex.hardware import HardwareSpec, Instruction
-from vortex.passes import KernelTimer, one_pass, quads_pay, undisturbed
+from vortex.passes import KernelTimer, handed, one_pass, quads_pay, undisturbed
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
 
@@ -31,7 +33,6 @@ class Timer(KernelTimer, Protocol):
     """What can be timed on a device: see `device.Meter`."""
 
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
-    def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,6 @@ class Profile:
 
 
 REPETITIONS = 7
-HAND_OFFS, ROUNDS, APART_S = 200, 5, 0.005
-"""Hand-offs of a round, rounds, and seconds between them. While something else has a core for a moment a whole round
-takes four times as long: one compilation in four thought so of threads when there was a single round."""
-
-
-def handed(timer: Timer, cores: int) -> float:
-    """Seconds to hand tasks to threads that wait: a good one of many, in the round that nothing disturbed."""
-    rounds = []
-    for _ in range(ROUNDS):
-        rounds.append(float(np.quantile(timer.hand_off(cores, HAND_OFFS), 0.1)))
-        time.sleep(APART_S)
-    return min(rounds)
 
 
 def measure(
@@ -207,7 +196,13 @@ NEVER_CROWDED = 1e6
 """Ways of an L1 in which no line is pushed out before all of it was read: tiles of AMX take whole lines of A."""
 
 
-def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None) -> Rates:
+AS_SUMMED = Store()
+
+
+def rates(
+    spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: WordFormat | None = None,
+    store: Store = AS_SUMMED,
+) -> Rates:  # fmt: skip
     """What the cost model needs: the profile's low levels and the spec's high ones."""
     l1, l2, outer, dram = spec.memories[0], spec.memories[1], spec.memories[-2], spec.memories[-1]
     budget, isa = spec.level("L1").max_utilization, spec.multiplier(dtype)
@@ -325,4 +320,7 @@ def rates(spec: HardwareSpec, profile: Profile, dtype: str = "float32", words: W
         written_back=EFFECTS.scattered_sent_back if small else EFFECTS.sent_back,
         written_past=EFFECTS.sent_past if small else 1.0,
         contended=EFFECTS.contended_s,
+        # What outputs of tiles take was measured as if they were their sums.
+        out_bytes=float(STORED_BYTES[store.out]) if words and not tiles else FLOAT,
+        finish=EFFECTS.finish_cycles / clock if words and not tiles and store.needed else 0.0,
     )

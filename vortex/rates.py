@@ -203,6 +203,10 @@ class Rates:
     """and whole ones that go past the caches."""
     contended: float
     """Seconds for one of which two cores write a part at the same time."""
+    out_bytes: float
+    """Of an element of C as it is stored."""
+    finish: float
+    """Seconds in which a store stage apart from the micro-kernels takes a vector of sums, 0 where there is none."""
 
     @property
     def in_words(self) -> bool:

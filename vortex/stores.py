@@ -89,7 +89,7 @@ def storing(
     unfollowed: Value,
 ) -> Stored:
     """The store stage of L1, if so many of the rows of A are `unfollowed`."""
-    size, back = FLOAT * t.rows * t.columns, rates.written_back
+    size, back = rates.out_bytes * t.rows * t.columns, rates.written_back
     alternating = ops.name("alternating", in_turns(ops, rates, s, p, o, t))
     in_order = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
     past = ops.name("past", ops.most(in_order, alternating))
@@ -98,7 +98,7 @@ def storing(
         "written",
         size * ((1.0 + back) - (1.0 + back - rates.written_past) * past + (1.0 - past) * huddled * unfollowed),
     )
-    passing = source_byte(ops, rates, FLOAT * p.m * p.n * ops.least(p.batch, p.active), p.active)
+    passing = source_byte(ops, rates, rates.out_bytes * p.m * p.n * ops.least(p.batch, p.active), p.active)
     kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
     # What stays in L2 is copied from there in the end.
     partials = (t.steps - 1.0 + t.kept) * size * kept * rates.partial

@@ -178,7 +178,8 @@ def tallest(ops: Arithmetic, rates: Rates, s: Strategies, full: Value, rest: Val
 
 
 def supply_of(ops: Arithmetic, rates: Rates, p: Problem) -> Supply:
-    operands = FLOAT * (p.m * p.k * p.items_a + p.m * p.n * p.batch) + rates.bytes_b * (p.k * p.n * p.items_b)
+    a, c = FLOAT * (p.m * p.k * p.items_a), rates.out_bytes * (p.m * p.n * p.batch)
+    operands = a + c + rates.bytes_b * (p.k * p.n * p.items_b)
     footprint = operands + p.others
     byte = ops.name("source", source_byte(ops, rates, footprint, p.active))
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))

@@ -39,8 +39,8 @@ SOURCES = (
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
-    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "dot.c", "batch.c", "grouped.c",
-    "select.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "held.c", "dot.c", "batch.c",
+    "grouped.c", "select.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 
@@ -119,6 +119,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
             *dot_table(parts.dots, selector.rates, bool(words)),
+            *held_table(parts.held, lanes, parts.store, words),
             *(word_table(words) if words else float_table(parts, selector)),
             "",
         ]
@@ -134,9 +135,8 @@ LIMITS = (
 
 def float_table(parts: Parts, selector: Selector) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
-    without = [*held_table(parts.held, selector.lanes, parts.store), *streamed_table(parts.streamed)]
     nests = nest_table(load_stages(selector.strategies, parts.layouts))
-    return [*without, *finish_table(parts.finishing), *nests]
+    return [*streamed_table(parts.streamed), *finish_table(parts.finishing), *nests]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

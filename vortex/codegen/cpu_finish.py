@@ -51,8 +51,8 @@ def finish_table(shapes: Sequence[tuple[int, int]]) -> list[str]:
 class Statements(Vectors):
     """The same as statements of the kernel in TVMScript that is being built."""
 
-    def __init__(self, lanes: int, slots: Any) -> None:
-        super().__init__(lanes)
+    def __init__(self, lanes: int, slots: Any, rounds: bool = False) -> None:
+        super().__init__(lanes, rounds)
         self.slots = slots
 
     def put(self, buffer: Any, value: Any, at: Any) -> None:
@@ -65,8 +65,8 @@ class Statements(Vectors):
 class Finish:
     """Statements in TVMScript that store vectors of sums, all rows of a vector of columns one after the other."""
 
-    def __init__(self, store: Store, lanes: int) -> None:
-        self.chain, self.lanes, self.out = store.chain, lanes, store.out
+    def __init__(self, store: Store, lanes: int, rounds: bool = False) -> None:
+        self.chain, self.lanes, self.out, self.rounds = store.chain, lanes, store.out, rounds
 
     def match(self, rows: Any, out: Any, ldo: Any, tensors: Sequence[Any], strides: Sequence[Any]) -> None:
         """The output and what the steps read, the first ones of `tensors`: parameters of the kernel."""
@@ -81,7 +81,8 @@ class Finish:
     def allocate(self) -> None:
         """Room for intermediates, and for what all rows share."""
         shared = max(1, len(self.chain.operands))
-        self.vectors = Statements(self.lanes, T.sblock_alloc_buffer((SLOTS * self.lanes,), "float32", scope="local"))
+        slots = T.sblock_alloc_buffer((SLOTS * self.lanes,), "float32", scope="local")
+        self.vectors = Statements(self.lanes, slots, self.rounds)
         self.shared = T.sblock_alloc_buffer((shared * self.lanes,), "float32", scope="local")
 
     def columns(self, column: Any, mask: Any) -> None:

@@ -2,7 +2,8 @@
 
 It serves products of short k, where a register tile is over before its start has paid for itself: this kernel walks
 over the rows on its own, a few at a time, and reads them in the order they lie in memory. An element of C is the same
-chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the same result.
+chain of fused multiply-adds in the order of k as in `cpu_kernels`: bitwise the same result. Of words (`cpu_words`) it
+is the same chain of dot instructions; what is half a word at the end of k is loaded as such.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, longest_run
 from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
+from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_tile import masked_load, masked_store
+from vortex.codegen.cpu_words import dot, imported_ir
+from vortex.codegen.lower import compile_object, cpu_target
+from vortex.dtypes import WordFormat
 from vortex.epilogue import Store
 
 HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
@@ -52,50 +57,76 @@ def held_tile(strategies: Sequence[Strategy]) -> tuple[int, int] | None:
     return next(((s.l0.m, s.l0.k) for s in strategies if s.stage.held), None)
 
 
-def widths(lanes: int) -> tuple[int, ...]:
-    """Lanes of the kernels: those of a whole vector, a half and a quarter, but four at least.
+def widths(lanes: int, words: WordFormat | None = None) -> tuple[int, ...]:
+    """Lanes of the kernels: those of a whole vector, a half and a quarter, but four at least; of words of whole ones.
 
     Few columns in a narrow one: its masked stores seldom straddle two lines, and a core that starts one whole vector a
     cycle starts two halves.
     """
-    return tuple(max(lanes >> shift, LEAST_LANES) for shift in range(WIDTHS))
+    return tuple(lanes if words else max(lanes >> shift, LEAST_LANES) for shift in range(WIDTHS))
 
 
-def emit_held(store: Store, tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path) -> None:
-    each = sorted(set(widths(lanes)))
-    finishing = [finishing_held_kernel(*tile, width, store) for width in each if in_registers(store)]
-    kernels = [*(held_kernel(*tile, width) for width in each), *finishing]
-    compile_tiles(kernels, tile[0], lanes, llvm_cpu, path)
+def emit_held(
+    store: Store, words: WordFormat | None, tile: tuple[int, int], lanes: int, llvm_cpu: str, path: Path
+) -> None:
+    each = sorted(set(widths(lanes, words)))
+    finishing = [finishing_held_kernel(*tile, width, store, words) for width in each if in_registers(store)]
+    kernels = [*(held_kernel(*tile, width, words) for width in each), *finishing]
+    if words:
+        text = imported_ir(words, lanes) + rounding_ir(lanes)
+        compile_object(kernels, cpu_target(llvm_cpu), path, share=False, llvm_ir=text)
+    else:
+        compile_tiles(kernels, tile[0], lanes, llvm_cpu, path)
 
 
-def held_table(held: tuple[int, int] | None, lanes: int, store: Store) -> list[str]:
+def held_table(held: tuple[int, int] | None, lanes: int, store: Store, words: WordFormat | None = None) -> list[str]:
     """C source that hands the kernels to `runtime/held.c`, or says that there are none."""
     plain = "const float *, const float *, float *, " + "int64_t, " * 5 + "int32_t, int32_t"
     finishing = "const float *, const float *, const float *, void *, " + "int64_t, " * 6 + "int32_t, int32_t" + EXTRAS
-    each = widths(lanes)
+    each = widths(lanes, words)
     found = [f"{HELD_SYMBOL}_{width}" if held else "0" for width in each]
     ends = [f"{HELD_FINISH_SYMBOL}_{width}" if held and in_registers(store) else "0" for width in each]
     return [
-        *(f"extern int32_t {HELD_SYMBOL}_{width}({plain});" for width in each),
-        *(f"extern int32_t {HELD_FINISH_SYMBOL}_{width}({finishing});" for width in each),
+        *(f"extern int32_t {HELD_SYMBOL}_{width}({plain});" for width in sorted(set(each))),
+        *(f"extern int32_t {HELD_FINISH_SYMBOL}_{width}({finishing});" for width in sorted(set(each))),
         f"const vx_held vx_held_tiles[VX_HELD_WIDTHS] = {{{', '.join(found)}}};",
         f"const vx_held_finish vx_held_finish_tiles[VX_HELD_WIDTHS] = {{{', '.join(ends)}}};",
     ]
 
 
-def _statements(depth: int, lanes: int) -> tuple[Callable[..., Any], ...]:
-    """Statements in TVMScript of the kernels of k of at most `depth`: B into registers, some rows of C or zeros into
-    `acc`, and all of k for them; and the mask of a vector with `last` columns."""
-    parts, longest = runs(depth), runs(depth)[0].steps
+def _element(words: WordFormat | None) -> tuple[str, int]:
+    """The type of an element of A, and its bytes."""
+    return (words.stored, words.item_bytes) if words else ("float32", 4)
+
+
+def _statements(depth: int, lanes: int, words: WordFormat | None) -> tuple[Callable[..., Any], ...]:
+    """Statements in TVMScript of the kernels of k of at most `depth` steps: B into registers, some rows of C or zeros
+    into `acc`, and all of k for them; and the mask of a vector with `last` columns.
+
+    Of words the last step has a register of its own, which in a shorter k holds what is half a word.
+    """
+    most = depth - 1 if words else depth
+    parts, longest, per_step = runs(most), runs(most)[0].steps, words.per_word if words else 1
+
+    def words_of(k: Any) -> Any:
+        return T.truncdiv(k, T.int64(per_step))
+
+    def steps(k: Any) -> Any:
+        """Steps in runs."""
+        return T.min(words_of(k), T.int64(most)) if words else k
 
     def there(run: Run, k: Any) -> Any:
-        return k >= run.first + longest if run.whole else T.bitwise_and(k, T.int64(run.steps)) != 0
+        found = steps(k)
+        return found >= run.first + longest if run.whole else T.bitwise_and(found, T.int64(run.steps)) != 0
 
     def start(run: Run, k: Any) -> Any:
-        return T.int64(run.first) if run.whole else T.bitwise_and(k, T.int64(-2 * run.steps))
+        return T.int64(run.first) if run.whole else T.bitwise_and(steps(k), T.int64(-2 * run.steps))
 
     def at(place: int) -> list[Any]:
         return [T.ramp(place * lanes, 1, lanes)]
+
+    def is_odd(k: Any) -> Any:
+        return T.truncmod(k, T.int64(per_step)) != 0
 
     def inside(last: Any) -> Any:
         return T.ramp(0, 1, lanes) < T.broadcast(last, lanes)
@@ -106,14 +137,35 @@ def _statements(depth: int, lanes: int) -> tuple[Callable[..., Any], ...]:
                 for x in range(run.steps):
                     line = T.address_of(B[start(run, k) + x, 0])
                     T.buffer_store(held, masked_load(line, inside(last), lanes), at(run.first + x))
+        if words:
+            with T.If(words_of(k + (per_step - 1)) > steps(k)), T.Then():
+                T.buffer_store(held, masked_load(T.address_of(B[steps(k), 0]), inside(last), lanes), at(most))
+
+    def product_of(total: Any, factor: Any, line: Any) -> Any:
+        """`total` plus an element or a word of A times a vector of B."""
+        if not words:
+            return T.fma(T.broadcast(factor, lanes), line, total)
+        return dot(words, lanes, total, T.broadcast(factor, lanes), T.reinterpret(f"int32x{lanes}", line))
+
+    def factor_of(A: Any, row: Any, step: Any) -> Any:
+        return T.reinterpret("int32", A[row, T.ramp(step * per_step, 1, per_step)]) if words else A[row, step]
 
     def multiply(A: Any, held: Any, acc: Any, first: Any, count: int, k: Any) -> None:
         """All there is of k, for `count` rows from `first`."""
         for run in parts:
             with T.If(there(run, k)), T.Then():
                 for x, i in product(range(run.steps), range(count)):
-                    broadcast = T.broadcast(A[first + i, start(run, k) + x], lanes)
-                    T.buffer_store(acc, T.fma(broadcast, held[at(run.first + x)[0]], acc[at(i)[0]]), at(i))
+                    factor = factor_of(A, first + i, start(run, k) + x)
+                    T.buffer_store(acc, product_of(acc[at(i)[0]], factor, held[at(run.first + x)[0]]), at(i))
+        if words:
+            with T.If(words_of(k) > most), T.Then():
+                for i in range(count):
+                    word = factor_of(A, first + i, T.int64(most))
+                    T.buffer_store(acc, product_of(acc[at(i)[0]], word, held[at(most)[0]]), at(i))
+            with T.If(is_odd(k)), T.Then():
+                for i in range(count):  # the other half of the word is the next row's: it may be no number
+                    half = T.Cast("int32", A[first + i, k - 1])
+                    T.buffer_store(acc, product_of(acc[at(i)[0]], half, held[at(most)[0]]), at(i))
 
     @T.inline
     def begin(C: Any, acc: Any, first: Any, count: int, last: Any, accumulate: Any) -> None:
@@ -127,14 +179,15 @@ def _statements(depth: int, lanes: int) -> tuple[Callable[..., Any], ...]:
     return hold, begin, multiply, inside
 
 
-def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
-    """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth`; `rows` rows of A at a time.
+def held_kernel(rows: int, depth: int, lanes: int, words: WordFormat | None = None) -> tirx.PrimFunc:
+    """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth` steps; `rows` rows of A at a time.
 
-    `symbol_<lanes>(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns, strides in
-    elements; C is read only if `accumulate` is not 0. A branch for each run of steps, which always goes the same way in
-    a call, costs less than a kernel for every k.
+    `symbol_<lanes>(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns; k and strides in
+    elements, that of a B of words in words; C is read only if `accumulate` is not 0. A branch for each run of steps,
+    which always goes the same way in a call, costs less than a kernel for every k.
     """
-    hold, begin, multiply, inside = _statements(depth, lanes)
+    hold, begin, multiply, inside = _statements(depth, lanes, words)
+    element, item = _element(words)
 
     @T.inline
     def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
@@ -158,7 +211,7 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
         accumulate: T.int32,
     ):
         T.func_attr({"global_symbol": f"{HELD_SYMBOL}_{lanes}", "tirx.noalias": True})
-        A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
+        A = T.match_buffer(a, (count, k), element, align=item, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])
         with T.sblock("root"):
@@ -173,15 +226,18 @@ def held_kernel(rows: int, depth: int, lanes: int) -> tirx.PrimFunc:
     return kernel
 
 
-def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> tirx.PrimFunc:
+def finishing_held_kernel(
+    rows: int, depth: int, lanes: int, store: Store, words: WordFormat | None = None
+) -> tirx.PrimFunc:
     """The same with sums that go through the store stage in registers
 
     `symbol_<lanes>(a, b, c, out, count, k, lda, ldb, ldc, ldo, last, accumulate, x0, stride0, ..., x3, stride3)`: `out`
     and the tensors of the chain from the first row and column on, as `cpu_store.store_stage` reads them; C is not
     written.
     """
-    hold, begin, multiply, inside = _statements(depth, lanes)
-    finish = Finish(store, lanes)
+    hold, begin, multiply, inside = _statements(depth, lanes, words)
+    element, item = _element(words)
+    finish = Finish(store, lanes, rounds_bare_sums(store, words))
 
     @T.inline
     def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
@@ -215,7 +271,7 @@ def finishing_held_kernel(rows: int, depth: int, lanes: int, store: Store) -> ti
         stride3: T.int64,
     ):
         T.func_attr({"global_symbol": f"{HELD_FINISH_SYMBOL}_{lanes}", "tirx.noalias": True})
-        A = T.match_buffer(a, (count, k), "float32", align=4, strides=[lda, T.int64(1)])
+        A = T.match_buffer(a, (count, k), element, align=item, strides=[lda, T.int64(1)])
         B = T.match_buffer(b, (k, lanes), "float32", align=4, strides=[ldb, T.int64(1)])
         C = T.match_buffer(c, (count, lanes), "float32", align=4, strides=[ldc, T.int64(1)])
         finish.match(count, out, ldo, (x0, x1, x2, x3), (stride0, stride1, stride2, stride3))

@@ -17,6 +17,7 @@ from vortex.codegen.cpu_held import emit_held, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
+from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_steps import NARROW
 from vortex.codegen.cpu_store import PROLOGUE_SYMBOL, load_stage, store_stages
@@ -112,9 +113,10 @@ def _emit_prologues(chains: Sequence[Epilogue], lanes: int, llvm_cpu: str, path:
     compile_object([load_stage(chain, lanes) for chain in chains], cpu_target(llvm_cpu), path)
 
 
-def _emit_stores(stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
-    stages = [stage for store in stores for stage in store_stages(store, lanes)]
-    compile_object(stages, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes))
+def _emit_stores(words: WordFormat | None, stores: Sequence[Store], lanes: int, llvm_cpu: str, path: Path) -> None:
+    stages = [stage for store in stores for stage in store_stages(store, lanes, rounds_bare_sums(store, words))]
+    rounding = rounding_ir(lanes) if any(rounds_bare_sums(store, words) for store in stores) else ""
+    compile_object(stages, cpu_target(llvm_cpu), path, llvm_ir=stream_ir(lanes) + rounding)
 
 
 def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
@@ -140,9 +142,10 @@ class Tasks:
 
 def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFormat | None = None) -> Tasks:
     """Objects of the load stages and the (rows, vectors) micro-kernels that are timed; then of the others."""
-    stored: list[Task] = [(_emit_stores, [parts.store])] if parts.store.needed else []
+    stored: list[Task] = [(partial(_emit_stores, words), [parts.store])] if parts.store.needed else []
     if words:
-        return Tasks(word_tasks(shapes, words, parts.prologue), [*word_stage_tasks(words, parts.dots), *stored])
+        rest = [*word_stage_tasks(words, parts.dots), *held_tasks(parts, words), *stored]
+        return Tasks(word_tasks(shapes, words, parts.prologue), rest)
     timed, *others = ([RegisterTile(*shape, layout) for shape in sorted(shapes)] for layout in parts.layouts)
     rest = [*families(parts), *(task for tiles in others for task in _tile_tasks(tiles)), *finishing_tasks(parts)]
     return Tasks([(_emit_loads, []), *_tile_tasks(timed)], [*rest, *stored])
@@ -164,12 +167,17 @@ def finishing_tasks(parts: Parts) -> list[Task]:
     return [(partial(_emit_finishing, parts.store), batch) for batch in batches(tiles)]
 
 
+def held_tasks(parts: Parts, words: WordFormat | None) -> list[Task]:
+    """The kernels of the held family, of floats or of words."""
+    return [(partial(emit_held, parts.store, words), parts.held)] if parts.held else []
+
+
 def families(parts: Parts) -> list[Task]:
     """Families without a nest and prologues of float32 operands."""
     return [
         *([(emit_dots, parts.dots)] if parts.dots else []),
         *([(emit_streamed, parts.streamed)] if parts.streamed else []),
-        *([(partial(emit_held, parts.store), parts.held)] if parts.held else []),
+        *held_tasks(parts, None),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
     ]
 

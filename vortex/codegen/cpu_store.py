@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
+from vortex.codegen.cpu_round import rounded
 from vortex.codegen.cpu_tile import stream
 from vortex.epilogue import MOST_OPERANDS, Epilogue, Store
 from vortex.steps import Bias, Cast, Clamp, Gelu, Multiply, Per, Relu, Scale, Silu
@@ -49,8 +50,9 @@ MEMORY = {"bfloat16": "uint16"}
 class Vectors:
     """Statements on vectors of `lanes`; what is used more than once is kept in a slot, which LLVM makes a register."""
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes, self.used = lanes, 0
+    def __init__(self, lanes: int, rounds: bool = False) -> None:
+        """`rounds`: bfloat16 is made by an instruction, see `cpu_round`."""
+        self.lanes, self.rounds, self.used = lanes, rounds, 0
         self.statements: list[tirx.Stmt] = []
         self.slots = tirx.decl_buffer((SLOTS * lanes,), "float32", name="slots", scope="local")
 
@@ -202,12 +204,14 @@ def narrowed(vectors: Vectors, value: Any, dtype: str) -> Any:
         return value
     if dtype == "float16":
         return tirx.Cast(f"float16x{lanes}", value)
+    if dtype == "bfloat16" and vectors.rounds:
+        return rounded(value, lanes)
     value = vectors.keep(value)
     if dtype == "bfloat16":
         bits = vectors.bits(value, "uint32")
         odd = (bits >> vectors.of(16, "uint32")) & vectors.of(1, "uint32")
-        rounded = bits + vectors.of(0x7FFF, "uint32") + odd
-        quiet = tirx.Select(is_nan(vectors, value), vectors.of(0x7FC00000, "uint32"), rounded)
+        nearest = bits + vectors.of(0x7FFF, "uint32") + odd
+        quiet = tirx.Select(is_nan(vectors, value), vectors.of(0x7FC00000, "uint32"), nearest)
         return tirx.Cast(f"uint16x{lanes}", quiet >> vectors.of(16, "uint32"))
     low, high = INTEGERS[dtype]
     value = vectors.keep(tirx.Select(is_nan(vectors, value), vectors.of(0.0), value))
@@ -245,13 +249,13 @@ def load_stage(chain: Epilogue, lanes: int) -> tirx.PrimFunc:
     return _elementwise(Store(chain), lanes, 0).with_attr("global_symbol", PROLOGUE_SYMBOL)
 
 
-def store_stage(store: Store, lanes: int) -> tirx.PrimFunc:
+def store_stage(store: Store, lanes: int, rounds: bool = False) -> tirx.PrimFunc:
     """`vortex_epilogue(c, out, rows, columns, ldc, ldo, x0, stride0, ..., x3, stride3)`: see runtime/vortex_runtime.h.
 
     out[i, j] = chain(c[i, j]), each in its own element type; strides are in elements, and `out` may be `c`. Operand
     number x is found at [j] if it is per column, at [i * stride] per row, at [i * stride + j] per element.
     """
-    return _elementwise(store, lanes, MOST_OPERANDS).with_attr("global_symbol", STORE_STAGE_SYMBOL)
+    return _elementwise(store, lanes, MOST_OPERANDS, rounds).with_attr("global_symbol", STORE_STAGE_SYMBOL)
 
 
 def store_symbols(store: Store) -> tuple[str, ...]:
@@ -259,24 +263,26 @@ def store_symbols(store: Store) -> tuple[str, ...]:
     return (STORE_STAGE_SYMBOL, PAST_STAGE_SYMBOL)[: store.needed * (2 if store.out == "float32" else 1)]
 
 
-def store_stages(store: Store, lanes: int) -> list[tirx.PrimFunc]:
+def store_stages(store: Store, lanes: int, rounds: bool = False) -> list[tirx.PrimFunc]:
     """The store stage, and where outputs are float32 the one past the caches."""
-    return [make(store, lanes) for make, _ in zip((store_stage, past_stage), store_symbols(store), strict=False)]
+    made = zip((store_stage, past_stage), store_symbols(store), strict=False)
+    return [make(store, lanes, rounds) for make, _ in made]
 
 
-def past_stage(store: Store, lanes: int) -> tirx.PrimFunc:
+def past_stage(store: Store, lanes: int, rounds: bool = False) -> tirx.PrimFunc:
     """`vortex_epilogue_past`: the same past the caches, for float32 outputs whose vectors begin on their boundaries."""
-    return _elementwise(store, lanes, MOST_OPERANDS, past=True).with_attr("global_symbol", PAST_STAGE_SYMBOL)
+    function = _elementwise(store, lanes, MOST_OPERANDS, rounds, past=True)
+    return function.with_attr("global_symbol", PAST_STAGE_SYMBOL)
 
 
-def _elementwise(store: Store, lanes: int, room: int, past: bool = False) -> tirx.PrimFunc:
+def _elementwise(store: Store, lanes: int, room: int, rounds: bool = False, past: bool = False) -> tirx.PrimFunc:
     """The function with arguments for `room` operands; of outputs, whole vectors go `past` the caches or not."""
     chain = store.chain
     rows, columns = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
     i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
     (source, from_), (target, to) = argument("c", store.sums, rows), argument("out", store.out, rows)
     extras = [argument(operand.name, operand.dtype, rows) for operand in chain.operands]
-    vectors = Vectors(lanes)
+    vectors = Vectors(lanes, rounds)
 
     def one(column: Any, mask: Any, whole: bool) -> tirx.Stmt:
         """A vector from row i, `column` on, to the output."""

@@ -41,6 +41,17 @@ def imported_ir(words: WordFormat, lanes: int) -> str:
     return BFLOAT16_DOT.format(lanes=lanes, twice=2 * lanes, bits=32 * lanes, symbol=f"vortex_dpbf16_{lanes}")
 
 
+def dot(words: WordFormat, lanes: int, total: Any, word: Any, row: Any) -> Any:
+    """`total` plus the dot products of vectors of words, of A and of B."""
+    if words.widened:
+        vector = f"{words.accumulator}x{lanes}"
+        return T.fma(T.reinterpret(vector, word), T.reinterpret(vector, row), total)
+    if words.accumulator != "int32":
+        return T.call_pure_extern(f"float32x{lanes}", f"vortex_dpbf16_{lanes}", total, row, word)
+    unsigned, signed = T.reinterpret(f"int8x{4 * lanes}", word), T.reinterpret(f"int8x{4 * lanes}", row)
+    return T.call_llvm_pure_intrin(f"int32x{lanes}", f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, unsigned, signed)
+
+
 @dataclass(frozen=True, order=True)
 class WordTile:
     """One L0 micro-kernel: `rows` broadcast words of A against `vectors` vectors of words of B."""
@@ -76,18 +87,8 @@ def _form(tall: bool, lanes: int, words: WordFormat) -> tirx.PrimFunc:
     per_word, sum_type, widened = words.per_word, words.accumulator, words.widened
     element, item = ("int32", 4) if widened else (words.stored, words.item_bytes)
     integer = sum_type == "int32"
-    bytes_of_vector = f"int8x{4 * lanes}"
-    vector, nothing = f"{sum_type}x{lanes}", tirx.const(0, sum_type)
+    nothing = tirx.const(0, sum_type)
     stages = tile_stages(rows, vectors, lanes, sum_type)
-
-    def dot(total: Any, word: Any, row: Any) -> Any:
-        """`total` plus the dot products of a broadcast word and a vector of words."""
-        if widened:
-            return T.fma(T.reinterpret(vector, word), T.reinterpret(vector, row), total)
-        if not integer:
-            return T.call_pure_extern(vector, f"vortex_dpbf16_{lanes}", total, row, word)
-        unsigned, signed = T.reinterpret(bytes_of_vector, word), T.reinterpret(bytes_of_vector, row)
-        return T.call_llvm_pure_intrin(vector, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, unsigned, signed)
 
     def word_of(source: tirx.Buffer, row: Any, at: Any) -> Any:
         if per_word == 1:
@@ -117,6 +118,8 @@ def _form(tall: bool, lanes: int, words: WordFormat) -> tirx.PrimFunc:
             )
             T.writes(acc[vi, vj * lanes : vj * lanes + lanes])
             acc[vi, T.ramp(vj * lanes, 1, lanes)] = dot(
+                words,
+                lanes,
                 acc[vi, T.ramp(vj * lanes, 1, lanes)],
                 flipped(T.broadcast(word_of(A, vi, vk), lanes), flip),
                 row[T.ramp(vj * lanes, 1, lanes)],

@@ -71,6 +71,32 @@ static void run_nest(const job *work, const vx_call *call, float *scratch, int64
              work->tile_k, tile_rows(s, end - column), s->vectors, call->accumulate, store, finish, call->flip, call->zero);
 }
 
+/* The held family, by panels that are packed, or packed here: as narrow as its vectors. Sums lie in a tile of their own unless they are added
+ * to C. */
+static void run_held(job *work, const vx_call *call, int64_t row, int64_t m, int64_t column, int64_t end, int stores) {
+  const vx_strategy *s = work->strategy;
+  int own_b = !call->packed, own_tile = stores && !call->accumulate;
+  int64_t panel = own_b ? vx_lanes : call->panel, stride = own_b ? vx_lanes * vx_packed_lines(call->k) : call->panel_stride;
+  int64_t height = smaller(s->tile_m, m), b_words = own_b ? quotient_up(end - column, panel) * stride : 0;
+  int64_t tile_words = own_tile ? height * vx_lanes : 0;
+  float *scratch = vx_scratch((size_t)(b_words + tile_words + 1) * sizeof(float));
+  if (!scratch) {
+    atomic_store(&work->out_of_memory, 1);
+    return;
+  }
+  const char *a = (const char *)call->a + row * call->lda * VX_ITEM, *b = (const char *)call->b;
+  if (own_b)
+    (call->transpose_b ? vortex_words_turn : vortex_words_interleave)(b + (call->transpose_b ? column * call->ldb : column) * VX_ITEM, scratch,
+                                                                      call->k, end - column, call->ldb, panel, stride);
+  vx_store store = vx_store_of(call);
+  vx_move_store(&store, row, 0);
+  const float *panels = own_b ? scratch - column / panel * stride : call->b;
+  float *sums = own_tile ? scratch + b_words - column : call->c + row * call->ldc;
+  vx_held_nest((const float *)a, panels, sums, NULL, NULL, m, column, end, call->k, call->lda, panel, own_tile ? vx_lanes : call->ldc, panel, stride,
+               height, s->tile_n, s->tile_k, s->rows, s->vectors, call->accumulate ? VX_ADDS : 0, &store,
+               !stores ? VX_STORE_NOTHING : own_tile ? VX_STORE_ONE_TILE : VX_STORE_TILES);
+}
+
 static void run_task(void *context, int64_t index) {
   job *work = context;
   const vx_call part = call_of(work, index / work->blocks), *call = &part;
@@ -79,6 +105,10 @@ static void run_task(void *context, int64_t index) {
   int64_t row = at % work->grid_m * work->rows_per_task, column = at / work->grid_m * work->columns_per_task;
   int64_t m = smaller(work->rows_per_task, call->m - row), end = smaller(column + work->columns_per_task, call->n);
   if (m <= 0 || column >= end) return;
+  if (s->held) {
+    run_held(work, call, row, m, column, end, stores);
+    return;
+  }
   int64_t width = s->vectors * vx_lanes;
   int64_t tile_m = smaller(work->tile_m, m), tile_n = smaller(s->tile_n, rounded(end - column, width));
   int64_t depth = work->in_blocks ? rounded(vx_depth(call->k), VX_WHOLE) : work->tile_k;
