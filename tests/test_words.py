@@ -23,6 +23,7 @@ from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
 from vortex.hardware import HardwareSpec
+from vortex.launcher import UNREAD, left_unread
 from vortex.plans import LaunchPlan, OperandB, Shape
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
@@ -396,6 +397,23 @@ def test_the_instruction_comes_from_the_spec(hardware: str, dtype: str, instruct
         assert rows * vectors + min(rows, vectors) + in_flight <= isa.registers
     assert any(s.stage.tiled for s in found.strategies) and not any(s.stage.swap for s in found.strategies)
     assert sum(s.stage.dot for s in found.strategies) == 1
+
+
+def test_arrays_of_bfloat16_are_read_where_they_lie() -> None:
+    """By their addresses, as float32 arrays are; those of other types of ml_dtypes are looked at in Python."""
+    gemm = library("bfloat16", "bfloat16")
+    a, b, out = drawn("bfloat16", 5, 7), drawn("bfloat16", 7, 9), np.empty((5, 9), ml_dtypes.bfloat16)
+    if gemm._arrays is left_unread:
+        pytest.skip("this interpreter's arrays are not read by address")
+    assert gemm._arrays(id(a), id(b), id(out), 0) == 0
+    assert (out.astype(np.float32) == exact(a, b).astype(ml_dtypes.bfloat16)).all()
+    small = a.astype(ml_dtypes.float8_e4m3fn)
+    assert gemm._arrays(id(small), id(b), id(out), 0) == UNREAD
+    with pytest.raises(DtypeError, match=r"cannot be read|cast the operand"):
+        gemm(small, b, out)
+    out.flags.writeable = False
+    with pytest.raises(OperandError, match="out is read-only"):
+        gemm(a, b, out)
 
 
 class TestHeld:

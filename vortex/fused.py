@@ -20,7 +20,9 @@ from vortex.operands import (
     PackedOperand,
     described,
     exportable,
+    gradients,
     refuse_gradients,
+    tensors_alone,
     zero_flags,
 )
 from vortex.plans import LaunchPlan, planned
@@ -70,7 +72,8 @@ class FusedGemm(GemmKernel):
             if accumulate:
                 raise OperandError("accumulate=True without out: expected the matrix to add to; pass out=")
             if makes_tensors(type(a)):
-                self._refuse_gradients(a, b, None, extras)
+                if self._may_record(a, b, a, extras):
+                    self._refuse_gradients(a, b, None, extras)
                 made = self.made(a, b, flags, extras)
                 if made is not None:
                     return made
@@ -117,18 +120,31 @@ class FusedGemm(GemmKernel):
     def _stored(self, run: Any, arguments: tuple[Any, ...], extras: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Call the native door and return the output."""
         a, b, out = given
-        self._refuse_gradients(a, b, out, extras)
-        if isinstance(out, np.ndarray) and not out.flags.writeable:
+        if self._may_record(a, b, out, extras):
+            self._refuse_gradients(a, b, out, extras)
+        try:
+            status = run(*arguments, *extras)
+        except UNREADABLE:
+            status = self._retry(run, arguments, extras, given)
+        if status:
+            raise self._refusal(status, a, b, out, extras)
+        return out
+
+    def _retry(self, run: Any, arguments: tuple[Any, ...], extras: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """The same with arrays unlocked that are only read, and bfloat16 as its bits: DLPack carries neither."""
+        if isinstance(out := given[2], np.ndarray) and not out.flags.writeable:
             raise OperandError("out is read-only; expected a writable array; pass a copy or set its writeable flag")
         try:
-            status = run(*map(exportable, arguments), *map(exportable, extras))
+            return run(*map(exportable, arguments), *map(exportable, extras))
         except UNREADABLE as error:
             named = zip((*OPERANDS, *self._names), (*given, *extras), strict=True)
             told = ", ".join(f"{name} {described(operand)}" for name, operand in named)
             raise DtypeError(f"an operand cannot be read ({error}); given {told}; expected dense tensors") from error
-        if status:
-            raise self._refusal(status, a, b, out, extras)
-        return out
+
+    def _may_record(self, a: Any, b: Any, out: Any, extras: tuple[Any, ...]) -> bool:
+        """Whether operations are recorded, and perhaps one of the operands is."""
+        known = a if type(b) is PackedOperand else b
+        return gradients.recorded() and (bool(extras) or not tensors_alone(a, known, out))
 
     def _refuse_gradients(self, a: Any, b: Any, out: Any, extras: tuple[Any, ...]) -> None:
         refuse_gradients(a, b, out, *extras, names=(*OPERANDS, *self._names))

@@ -145,10 +145,12 @@ def word_table(words: WordFormat) -> list[str]:
 
 def word_defines(words: WordFormat) -> list[str]:
     """Macros of `runtime/`: how many elements a word has, how many bytes an element, whether A may be unsigned and have
-    a zero point, whether elements are widened, and of how many words panels of B have a multiple."""
+    a zero point, whether elements are widened, of how many words panels of B have a multiple, and whether there is a
+    held family."""
     return [
         "VX_WORDS=1", f"VX_PER_WORD={words.per_word}", f"VX_ITEM={words.item_bytes}",
         f"VX_FLIPS={int(words.accumulator == 'int32')}", f"VX_WIDENED={int(words.widened)}", f"VX_WHOLE={words.whole}",
+        f"VX_HELD={int(words.held)}",
         *weight_defines(words.weights),
     ]  # fmt: skip
 

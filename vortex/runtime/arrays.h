@@ -37,13 +37,15 @@ typedef struct {
 } array_tensor;
 
 /* Element types by their numbers in NumPy; 0 bits for all others, bytes in another order too. From a table, since one that is put together
- * from bytes is read whole right after. */
+ * from bytes is read whole right after. The bfloat16 of ml_dtypes has a number that it is given when it is imported, and a letter; it is
+ * read as its bits, which the door takes for bfloat16. */
 static inline DLDataType element_type(const array_type *type) {
-  enum { BYTE = 1, UNSIGNED_BYTE = 2, UNSIGNED_SHORT = 4, INT = 5, FLOAT = 11, HALF = 23 };
+  enum { BYTE = 1, UNSIGNED_BYTE = 2, UNSIGNED_SHORT = 4, INT = 5, FLOAT = 11, HALF = 23, FIRST_OF_USERS = 256 };
   static const DLDataType types[] = {[BYTE] = {kDLInt, 8, 1},  [UNSIGNED_BYTE] = {kDLUInt, 8, 1}, [UNSIGNED_SHORT] = {kDLUInt, 16, 1},
                                      [INT] = {kDLInt, 32, 1}, [FLOAT] = {kDLFloat, 32, 1},       [HALF] = {kDLFloat, 16, 1}};
-  int known = type->byte_order != '>' && type->number >= 0 && type->number <= HALF;
-  return types[known ? type->number : 0];
+  int is_native = type->byte_order != '>', known = type->number >= 0 && type->number <= HALF;
+  int is_bfloat = type->number >= FIRST_OF_USERS && type->kind == 'V' && type->type == 'E';
+  return types[!is_native ? 0 : is_bfloat ? UNSIGNED_SHORT : known ? type->number : 0];
 }
 
 /* The array at an address as the value of a tensor; 0 where it is something that the general way must look at. */

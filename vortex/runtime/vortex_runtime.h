@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* Elements that are multiplied in 32-bit words: how many a word has, and their bytes; lines of a panel of B come in multiples of
- * VX_WHOLE, those of a tile of AMX. Set for the libraries that have them. */
+ * VX_WHOLE, those of a tile of AMX; whether there is a held family. Set for the libraries that have them. */
 #ifndef VX_WORDS
 #define VX_WORDS 0
 #define VX_PER_WORD 1
@@ -15,6 +15,7 @@
 #define VX_FLIPS 0
 #define VX_WIDENED 0
 #define VX_WHOLE 1
+#define VX_HELD 1
 #endif
 /* Neighbours along k in a line of a packed B of words. Where B is quantized, VX_GROUP of them share a scale, all of a column if it is 0,
  * no weight is larger than VX_LARGEST, and VX_HEADS lines are before those of a group. */

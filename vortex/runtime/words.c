@@ -71,6 +71,7 @@ static void run_nest(const job *work, const vx_call *call, float *scratch, int64
              work->tile_k, tile_rows(s, end - column), s->vectors, call->accumulate, store, finish, call->flip, call->zero);
 }
 
+#if VX_HELD
 /* The held family, by panels that are packed, or packed here: as narrow as its vectors. Sums lie in a tile of their own unless they are added
  * to C. */
 static void run_held(job *work, const vx_call *call, int64_t row, int64_t m, int64_t column, int64_t end, int stores) {
@@ -96,6 +97,9 @@ static void run_held(job *work, const vx_call *call, int64_t row, int64_t m, int
                height, s->tile_n, s->tile_k, s->rows, s->vectors, call->accumulate ? VX_ADDS : 0, &store,
                !stores ? VX_STORE_NOTHING : own_tile ? VX_STORE_ONE_TILE : VX_STORE_TILES);
 }
+#else
+static void run_held(job *work, const vx_call *call, int64_t row, int64_t m, int64_t column, int64_t end, int stores) {}
+#endif
 
 static void run_task(void *context, int64_t index) {
   job *work = context;
