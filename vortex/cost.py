@@ -155,9 +155,10 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     bytes_a = FLOAT * t.rows * o.k
     traffic = (bytes_a * t.blocks + b.bytes * t.bands + c.passed) * supply.byte + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
-    task = busy + exposed(ops, traffic, busy) + copying + c.turning
+    task, partials = busy + exposed(ops, traffic, busy) + copying + c.turning, c.partials
     if rates.finish:
-        task = task + rates.finish * (t.rows * (t.full * s.vectors + t.rest))
+        finishing = rates.finish * (t.rows * (t.full * s.vectors + t.rest))
+        task, partials = task + finishing, partials + finishing
 
     waves = waves_of(ops, p)
     start = starting(ops, rates, p) + waves * rates.nest
@@ -177,7 +178,7 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
         b.exposed,
         reload,
         conflicts,
-        c.partials,
+        partials,
         c.strewn + c.edges + contended,
         copying + c.turning,
         traffic,

@@ -1,6 +1,6 @@
 /* L1 of the held family: some rows past all vectors of B, one after the other, then the next rows. Where the chain is
  * short the store stage is in the kernel of the last step. Of words k and strides of A are in elements, steps of k in words; panels of B
- * begin with a line that no sum of floating point begins with. */
+ * begin with a line for zero points, which products of floating point have none of. */
 #include "vortex_runtime.h"
 
 /* The narrowest kernel that has room for so many columns. */

@@ -80,8 +80,8 @@ static void run_held(job *work, const vx_call *call, int64_t row, int64_t m, int
   int64_t panel = own_b ? vx_lanes : call->panel, stride = own_b ? vx_lanes * vx_packed_lines(call->k) : call->panel_stride;
   int64_t height = smaller(s->tile_m, m), b_words = own_b ? quotient_up(end - column, panel) * stride : 0;
   int64_t tile_words = own_tile ? height * vx_lanes : 0;
-  float *scratch = vx_scratch((size_t)(b_words + tile_words + 1) * sizeof(float));
-  if (!scratch) {
+  float *scratch = NULL;
+  if (b_words + tile_words && !(scratch = vx_scratch((size_t)(b_words + tile_words) * sizeof(float)))) {
     atomic_store(&work->out_of_memory, 1);
     return;
   }
