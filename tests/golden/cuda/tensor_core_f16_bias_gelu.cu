@@ -3,10 +3,11 @@
 struct finished {
   float* c;
   const void* operand[4];
-  long long row[4], column[4], apart[4]; /* the last in bytes, between products of a batch */
+  long long row[4], column[4], apart[4][2]; /* the last in bytes, along axes of a batch; of groups, rows and groups */
+  long long at[2]; /* of this product along those axes */
 };
 template <class T> VORTEX_DEVICE float operand_at(const finished& f, int which, int i, int j) {
-  return (float)((const T*)f.operand[which])[i * f.row[which] + j * f.column[which]];
+  return (float)((const T*)(f.operand[which]))[i * f.row[which] + j * f.column[which]];
 }
 
 template <int Width> VORTEX_DEVICE void put_f32(void* c, long long x, const float* y) {
