@@ -51,6 +51,12 @@ def halves(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(np.float16)
 
 
+def laid_for(v: Variant, a: Any, b: Any) -> tuple[ExchangeTensor, ExchangeTensor]:
+    """A and B on the device, each turned over as a kernel takes it."""
+    left, right = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, v.transpose_a), (b, v.transpose_b)))
+    return ExchangeTensor(aligned(left)), ExchangeTensor(aligned(right))
+
+
 def product(a: Any, b: Any) -> Any:
     return np.matmul(a.astype(np.float32), b.astype(np.float32))
 
@@ -95,10 +101,7 @@ class TestCalls:
         depth = v.strategy.l1.k
         m, n, k = 24, 40, 2 * depth + (8 if v.vector_bytes == 16 else 3)
         a, b = halves(2, 2, m, k), halves(2, 1, k, n, seed=2)
-        given_a, given_b = (
-            ExchangeTensor(aligned(x.swapaxes(-1, -2) if turned else x))
-            for x, turned in ((a, v.transpose_a), (b, v.transpose_b))
-        )
+        given_a, given_b = laid_for(v, a, b)
         whole = aligned(np.full((2, 2, m, 64), 9, np.float16))
         plan = replace(gemm.plan(64, 64, 64), index=index, splits=splits, chunk=k if splits == 1 else depth, raster=2)
         flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}

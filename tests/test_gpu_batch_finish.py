@@ -14,7 +14,7 @@ from needs import an_emulator
 from products import machine_code, unit
 from test_codegen_cuda import an_nvrtc
 from test_emulation import along_k, bytes_core
-from test_gpu_batch import VARIANTS, halves
+from test_gpu_batch import VARIANTS, halves, laid_for
 from test_gpu_end_to_end import assembled, emulating
 from test_gpu_grouped import VARIANTS as OF_GROUPS
 
@@ -96,10 +96,7 @@ class TestBatches:
         depth = v.strategy.l1.k
         m, n, k = 24, 40, 2 * depth + (8 if v.vector_bytes == 16 else 3)
         a, b, given = halves(2, 2, m, k), halves(2, 1, k, n, seed=2), of_batch(m, n, (2,), (2, 1), (2, 2))
-        given_a, given_b = (
-            ExchangeTensor(aligned(x.swapaxes(-1, -2) if turned else x))
-            for x, turned in ((a, v.transpose_a), (b, v.transpose_b))
-        )
+        given_a, given_b = laid_for(v, a, b)
         out = aligned(np.full((2, 2, m, n), np.nan, np.float32))
         plan = replace(batches.plan(64, 64, 64), index=index, splits=splits, chunk=k if splits == 1 else depth)
         flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
@@ -184,11 +181,10 @@ class TestGroups:
         v, rows, n = OF_GROUPS[index], [70, 0, 1, 130, 0], 40
         k = 2 * v.strategy.l1.k + (8 if v.vector_bytes == 16 else 3)
         a, b, given = halves(sum(rows), k), halves(len(rows), k, n, seed=1), of_groups(rows, n, of_each=of_each)
-        given_a, given_b = (a.T if v.transpose_a else a), (b.swapaxes(1, 2) if v.transpose_b else b)
         out = aligned(np.full((sum(rows), n), np.nan, np.float32))
         plan = replace(grouped.plan(rows, 40, 64), index=index, chunk=k, raster=2)
         flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
-        operands = ExchangeTensor(aligned(given_a)), ExchangeTensor(aligned(given_b)), rows, ExchangeTensor(out)
+        operands = *laid_for(v, a, b), rows, ExchangeTensor(out)
         grouped.run_planned(plan, *operands, **flags, **held(given))
         assert (out == GROUPS.reference(a, b, rows, **given)).all()
 
@@ -250,10 +246,7 @@ class TestBytes:
         m, n, k = 80, 48, 144 if v.vector_bytes == 16 else 99
         a, b = whole_bytes(3, m, k), whole_bytes(3, k, n, seed=1)
         given = {"scale": np.linspace(2e-5, 1e-3, 3 * n, dtype=np.float32).reshape(3, n)} if chain else {}
-        given_a, given_b = (
-            ExchangeTensor(aligned(x.swapaxes(1, 2) if turned else x))
-            for x, turned in ((a, v.transpose_a), (b, v.transpose_b))
-        )
+        given_a, given_b = laid_for(v, a, b)
         expected = operator.reference(a, b, **given)
         out = aligned(np.full(expected.shape, 77, operator.store.out))
         plan = replace(gemm.plan(64, 64, 64, transpose_b=True), index=index, splits=1, chunk=k, raster=1)
@@ -269,11 +262,10 @@ class TestBytes:
         k = 144 if v.vector_bytes == 16 else 99
         a, b = whole_bytes(sum(rows), k), whole_bytes(4, k, n, seed=1)
         given = {"scale": np.linspace(2e-5, 1e-3, 4 * n, dtype=np.float32).reshape(4, n)} if chain else {}
-        given_a, given_b = a.T if v.transpose_a else a, b.swapaxes(1, 2) if v.transpose_b else b
         expected = operator.reference(a, b, rows, **given)
         out = aligned(np.full(expected.shape, 77, operator.store.out))
         plan = replace(gemm.plan(rows, 64, 64, transpose_b=True), index=index, chunk=k, raster=1)
-        operands = ExchangeTensor(aligned(given_a)), ExchangeTensor(aligned(given_b)), rows, ExchangeTensor(out)
+        operands = *laid_for(v, a, b), rows, ExchangeTensor(out)
         flags = {"transpose_a": v.transpose_a, "transpose_b": v.transpose_b}
         gemm.run_planned(plan, *operands, **flags, **held(given))
         stub_driver.reset()

@@ -1,7 +1,7 @@
 """float32 to bfloat16 by the instruction that processors with dot products of bfloat16 have.
 
-It rounds to nearest, ties to even, in place of eight instructions, and takes denormal numbers for zero. Sums of dot
-products are none, so that bare sums have the same bits either way; what steps of an epilogue made of them may be.
+It rounds to nearest, ties to even, in place of eight instructions, and takes denormal numbers for zero, as the dot
+products do whose sums it is for; what scales or steps of an epilogue made of them may be denormal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ attributes #9 = {{ alwaysinline nounwind willreturn memory(none) }}
 
 def rounds_bare_sums(store: Store, words: WordFormat | None) -> bool:
     """Whether a store stage does no more than round sums of dot products of bfloat16 to bfloat16."""
-    by_dots = words is not None and words.element == "bfloat16" and words.per_word > 1
+    by_dots = words is not None and words.element == "bfloat16" and words.per_word > 1 and not words.weights
     return by_dots and store.out == "bfloat16" and all(isinstance(step, Cast) for step in store.chain.steps)
 
 

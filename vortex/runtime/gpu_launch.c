@@ -113,7 +113,6 @@ static int finish_nothing_of_groups(const library *of, const call *c, arguments 
     vx_gpu_shape one = {.m = c->rows[g], .n = c->shape.n};
     if (!one.m) continue;
     args->numbers[VX_M] = (int32_t)one.m;
-    args->numbers[VX_SPLITS] = 0;
     args->finished[0] = c->finished;
     args->finished[0].c = c->c.data + row * c->c.stride * of->out_bytes;
     args->finished[0].at[0] = row;
@@ -155,9 +154,9 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   args.window = c->window;
   lay_out(of, c, plan->splits, args.batches);
   int status = 0;
-  if (s->k == 0 && of->setup.finishes && c->rows) return finish_nothing_of_groups(of, c, &args, stream);
   if (s->k == 0 && of->setup.finishes) {
     args.numbers[VX_SPLITS] = 0; /* sums of nothing */
+    if (c->rows) return finish_nothing_of_groups(of, c, &args, stream);
     return launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   }
   if (s->k == 0 && c->rows)
