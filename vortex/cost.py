@@ -93,8 +93,9 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     narrow = ops.name("narrow", last)
     across_lines = rates.split * straddling(ops, rates, t.height, o.spacing_b)
     # Rows of the only panel follow each other; beside others each is a page of its own.
-    waits = page_waits(ops, rates, s.width, s.per_width, o.spacing_b, t.tiles)
-    apart = ops.where(t.panels > 1.5, rates.alone * waits, 0.0)
+    step = ops.name("step", t.height * s.vectors * rates.multiply_add)
+    waits = page_waits(ops, rates, s.width, s.per_width, o.spacing_b, o.n, t.tiles, step)
+    apart = ops.where(t.panels > 1.5, waits, 0.0)
     split = t.loose * o.k * ((t.full * s.vectors + t.rest) * across_lines + t.full * apart)
     turn = s.rows_first * t.steps * rates.tile_turn
     across = ops.name("across", t.full * wide + narrow + split + turn)

@@ -63,21 +63,35 @@ def straddling(ops: Arithmetic, rates: Rates, rows: Value, spacing: Value) -> Va
     return across * ops.least(FEW_ROWS / rows, 1.0)
 
 
-CRAMMED_WAIT = 1.5
-"""Waits for a row of a wider panel where all start in one set of L1: 256x2048x2048 takes 14x32 1.18 times as long as is
-predicted without (Zen 5). Hidden where a core starts one multiply-add a cycle."""
+CRAMMED_ROW, CRAMMED_AGAIN = 3.3, 1.0
+"""Until a row of B is there where all begin in one set of L1, and what it takes longer where many tiles come back to
+rows two spans and more apart, in waits of `Rates.alone`. A Zen 5, ns seen of a row of a panel: by two tiles of 8 x 32
+and 1024 columns 0.22, and 2048 columns 0.35, by two of 14 x 32 0.04 and 0.18, by nine of these 0.10 and 0.41, all much
+as arithmetic that hides 1.3 to 2.1."""
+FAR_ROWS = 2.0
+"""Spans of L1's sets from one row to the next from which on tiles that come back wait longer."""
 
 
-def page_waits(ops: Arithmetic, rates: Rates, width: Value, per_width: Value, spacing: Value, tiles: Value) -> Value:
-    """How often a step of k waits for a line of another page (`rates.alone`) in a panel of `width` columns that lies
-    beside others in a B as it is, with rows on multiples of `spacing` bytes: those of one line do. So do others whose
-    rows evict each other before the next of `tiles` reads them; the first two read a stream."""
+def page_waits(
+    ops: Arithmetic,
+    rates: Rates,
+    width: Value,
+    per_width: Value,
+    spacing: Value,
+    columns: Value,
+    tiles: Value,
+    step: Value,
+) -> Value:
+    """Seconds that a step of k waits for a line of another page in a panel of `width` columns that lies beside others
+    in a B as it is, with rows of so many `columns` on multiples of `spacing` bytes: those of one line do. So do others
+    whose rows evict each other before the next of `tiles` reads them, behind the arithmetic of a `step`."""
     thin = rates.lanes * per_width
-    waits = ops.where(FLOAT * width <= rates.line_bytes + 0.5, thin * thin, 0.0)
+    waits = ops.where(FLOAT * width <= rates.line_bytes + 0.5, rates.alone * (thin * thin), 0.0)
     if rates.roomy or rates.crammed_rows < rates.crowded_rows:
         return waits
-    again = CRAMMED_WAIT * ops.most(1.0 - 2.0 / tiles, 0.0)
-    return ops.where(spacing > rates.l1_span - 0.5, ops.most(waits, again), waits)
+    again = ops.where(FLOAT * columns > FAR_ROWS * rates.l1_span - 0.5, ops.most(1.0 - 2.0 / tiles, 0.0), 0.0)
+    row = rates.alone * (CRAMMED_ROW + CRAMMED_AGAIN * again)
+    return ops.where(spacing > rates.l1_span - 0.5, ops.most(waits, exposed(ops, row, step)), waits)
 
 
 def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:

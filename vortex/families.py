@@ -39,6 +39,11 @@ HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_SHORT = 3.0
 """Vectors of rows of C so short that all are one stream."""
+HELD_CROWDED = 10.0
+"""Steps of k up to which the held family waits in full for whole lines of a C whose rows are 2 or 4 KiB apart; with
+more it stores less often. A Zen 5, ns a vector of sums over those of rows 64 bytes further apart: 4 KiB and 10 steps
+2.1, 3.7, 5.4 and 6.1 for 32, 64, 128 and 512 rows, 20 steps 0.2 and for 512 rows 1.6; 2 KiB and 10 steps 0.2 for 128
+rows and 3.0 for 512."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -103,10 +108,17 @@ def beside(ops: Arithmetic, rates: Rates, moved: Value, arithmetic: Value) -> Va
 
 
 def recurring(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
-    """Seconds that the held family waits for lines of C it was at before, where its rows begin in few sets of L1."""
+    """Seconds that the held family waits for lines of C where its rows begin in few sets of L1: for those it was at
+    before, and where half of the rows or all do, for whole ones too, which drive each other out."""
     share = gathered(ops, rates, o.n)
-    visits = t.rows * (t.panels * t.steps - t.columns * (FLOAT / rates.line_bytes))
-    return ops.where(t.rows * share <= rates.l1_ways, 0.0, share * rates.held_recurring * ops.most(visits, 0.0))
+    lines = t.columns * (FLOAT / rates.line_bytes)
+    visits = t.rows * (t.panels * t.steps - lines)
+    beyond = ops.most(1.0 - rates.l1_ways / ops.most(t.rows * share, 1.0), 0.0)
+    apart = ops.least(HELD_CROWDED * HELD_CROWDED / (o.k * o.k), 1.0)
+    crowded = ops.where(share > 0.4, (1.0 - rates.roomy) * beyond * apart * t.rows * lines, 0.0)
+    return ops.where(
+        t.rows * share <= rates.l1_ways, 0.0, share * rates.held_recurring * ops.most(ops.most(visits, 0.0), crowded)
+    )
 
 
 def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:

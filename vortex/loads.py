@@ -21,6 +21,23 @@ KEPT_ROW = 0.25
 for each element, the tiles 9 x 48, 14 x 32 and 6 x 64 on rows 3 and 4 KiB apart, where a copy takes 0.075."""
 ROOM, MORE_ROOM = 0.42, 0.1
 """Shares of L2: up to the first a panel of B leaves room for the next one, so much above it for nothing of it."""
+LONE_OVERTAKEN, NEARBY = 0.4, 0.5
+"""Of what is gone so, how much a single row tile misses, by the part of B that is beyond this share of the outermost
+cache. A Zen 5, 1 to 4 rows by 520 to 4000 columns, all of k at once over 64 to 1024 steps of it: 0.9 to 1.05 times as
+long where B is of 1 to 12 MB, 1.1 to 1.4 times from 24 to 64 MB on."""
+SHORT_RUN = 120.0
+"""Columns of a panel up to which its rows are as slow a stream as any; of wider ones less is lost. A Zen 5 reads 67 MB
+at 25, 27, 30, 33, 36 and 40 GB/s in pieces of 64, 80, 96, 144, 288 and 448 columns, and row by row at 44."""
+FILLED = 0.7
+"""Share of what a block of B may take of L2 from which on rows of A that pass push it out: 435 x 768 x 3072 takes a
+tenth longer by blocks of all of that than by half of it (Zen 5)."""
+LOOSE_FEED = 0.5
+"""How much longer than a stream from L2 the rows of a plain B take that a further row tile reads, which are pages
+apart: on a Zen 5 tiles of 4 and 3 rows of 80 columns (32 and 43 bytes a cycle) lose 11 and 18 %, those of 6 rows of 64
+(21 bytes) nothing. By the races of a Granite Rapids, where pages are small, nothing."""
+AGAIN, STALLED_AGAIN = 0.5, 0.4
+"""What is seen, of rows of A that come anew for every panel, of their stream and of their waits: 512 x 1500 x 2560
+loses 1 to 3 % so by 14 x 32, 11 x 32 and 9 x 48 (Zen 5), and had been charged 10 to 20 %."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +151,15 @@ def loading_b(
     panel = rates.bytes_b * t.depth * ops.least(t.columns, s.width)
     torn = ops.name("torn_b", t.loose * (o.long_lines * ((1.0 - s.swap) * t.panels)) * o.k * supply.wait)
     # What was asked for ahead is gone where L2 has no room for it beside the panel that is read.
-    overtaken = ops.where(t.panels > 1.5, t.loose * rates.overtaken, 0.0)
+    far = ops.most(1.0 - NEARBY * rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0)
+    missed = ops.where(t.tiles > 1.5, rates.overtaken, rates.overtaken * LONE_OVERTAKEN * far)
+    overtaken = ops.where(t.panels > 1.5, t.loose * missed, 0.0)
     filled = ops.most(panel * (1.0 / (MORE_ROOM * rates.l2_bytes)) - ROOM / MORE_ROOM, 0.0)
     gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
     # The second band of rows of A finds B in the outermost cache, if there is room.
     known = ops.where(size * p.active <= rates.l3_bytes, supply.outer, supply.byte)
-    stretch = size * (1.0 + rates.short_runs * t.loose + gone)
+    runs = rates.short_runs * ops.least(SHORT_RUN / ops.least(t.columns, s.width), 1.0)
+    stretch = size * (1.0 + runs * t.loose + gone)
     first = ops.name("first_b", stretch * supply.byte + rates.row_piece * torn)
     second = stretch * known + rates.row_piece * torn
     # While the tiles of a panel are computed the next one arrives, if L2 has room for it.
@@ -190,9 +210,13 @@ def reloading(
     reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
     # What L2 dropped is still in the outermost cache, if there is room.
     dropped = ops.where(reused_b * p.active <= rates.l3_bytes, b.bytes * supply.outer, b.first)
-    again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * rates.l2_byte, dropped)
-    seen_b = ops.where(reused_b <= rates.l2_bytes, 0.0, rates.shared_stream * dropped)
-    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, a.stalls + rates.shared_stream * (a.tile * supply.byte))
+    loose_feed = 1.0 if rates.reach else 1.0 + LOOSE_FEED * t.loose
+    again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * (loose_feed * rates.l2_byte), dropped)
+    filled = ops.most(reused_b * (1.0 / ((1.0 - FILLED) * rates.l2_bytes)) - FILLED / (1.0 - FILLED), 0.0)
+    outside = ops.where(s.rows_first > 0.5, ops.least(filled, 1.0), ops.where(reused_b <= rates.l2_bytes, 0.0, 1.0))
+    seen_b = outside * (rates.shared_stream * dropped)
+    anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * (a.tile * supply.byte)
+    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.
         both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels
         return t.tiles * (t.panels * exposed(ops, both, one) + (t.panels - 1.0) * seen_a + seen_b)
@@ -207,10 +231,11 @@ def reloading(
     )
 
 
-REPLACED = 2.0
-"""Lines that come anew for each that a set of L1 has no room for: what it gives up is not always needed next. On
-a Zen 4 a tile of one vector and 30, 24, 20, 16 or 12 rows that all fall into one set takes 150, 90, 60, 34 or 16 cycles
-for a step of k, and one of 9 or fewer no more than elsewhere."""
+REPLACED = 3.0
+"""Lines that come anew for each that a set of L1 has no room for, which gives up others that are needed too. On a
+Zen 4 a tile of one vector and 30, 24, 20, 16 or 12 rows that all fall into one set takes 150, 90, 60, 34 or 16 cycles
+for a step of k, and one of 9 or fewer no more than elsewhere. On a Zen 5, of 12 ways, tiles of 14 and 13 rows lose 6
+and 3 % where rows of A are 4 KiB apart, and those of 11 nothing."""
 
 
 def conflicting(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, turns: Value, one: Value) -> Value:
