@@ -229,8 +229,9 @@ def products(library: GpuLibrary) -> Any:
             return
         kernel = next(kernel for kernel in manifest.kernels if index in (kernel.direct, kernel.split))
         m, n, k = values["M"], values["N"], values["K"]
-        tile = kernel.variant.strategy.l1
-        assert launch.grid[0] == -(-m // tile.m) * -(-n // tile.n), "the grid covers C once"
+        strategy = kernel.variant.strategy
+        tile = strategy.grid_tile
+        assert launch.grid[0] == -(-m // tile.m) * -(-n // tile.n) * strategy.cluster, "the grid covers C once"
         turned_a, turned_b = kernel.variant.transpose_a, kernel.variant.transpose_b
         if "@A" in values:
             map_a, map_b = values["@A"], values["@B"]

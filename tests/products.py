@@ -199,7 +199,8 @@ def check(
         box_a, box_b = tensor_core_hopper.boxes(variant)
         values |= {"@A": TensorMap(a, box_a), "@B": TensorMap(b, box_b)}
     args = kernel.args if splits == 1 else split_args(kernel.args)
-    grid = (-(-m // s.l1.m) * -(-n // s.l1.n), 1, splits)
+    tile = s.grid_tile
+    grid = (-(-m // tile.m) * -(-n // tile.n) * s.cluster, 1, splits)
     how: dict[str, Any] = {"timing": case.timing, "seed": case.seed, "alignment": variant.vector_bytes}
     counted = run(
         text, kernel.symbol, grid, kernel.block, kernel.shared_bytes, [values[x] for x in args], traced=traced, **how

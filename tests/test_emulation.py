@@ -62,10 +62,12 @@ def across_k(dtype: str) -> BlockStrategy:
     return BlockStrategy(Backend.SKINNY, dtype, Tile(128, 8, 8), Tile(128, 8, 32), Tile(4, 8, 8), 1)
 
 
-def hopper(dtype: str, rows: int = 128, columns: int = 64, store: str = "shared", stages: int = 4) -> BlockStrategy:
+def hopper(
+    dtype: str, rows: int = 128, columns: int = 64, store: str = "shared", stages: int = 4, cluster: int = 1
+) -> BlockStrategy:
     k = 8 if dtype == "tfloat32" else 16
     tile, thread = Tile(rows, columns, 4 * k), Tile(64, columns, k)
-    return BlockStrategy(Backend.HOPPER, dtype, Tile(64, columns, k), tile, thread, stages, store)
+    return BlockStrategy(Backend.HOPPER, dtype, Tile(64, columns, k), tile, thread, stages, store, cluster)
 
 
 FAMILIES = {
@@ -108,6 +110,10 @@ FAMILIES = {
         *(Variant(hopper("float16"), *layout, 16) for layout in LAYOUTS),
         Variant(hopper("bfloat16", 64, 32, "direct", 2), False, False, 16),
         Variant(hopper("tfloat32", 128, 32, "direct"), False, True, 16),
+        *(Variant(hopper("float16", 64, cluster=2), *layout, 16) for layout in LAYOUTS),
+        Variant(hopper("bfloat16", 64, 192, stages=3, cluster=2), False, False, 16),  # three boxes for two blocks
+        Variant(hopper("float16", 128, 16, "direct", 2, 2), False, True, 16),
+        Variant(hopper("tfloat32", 64, 32, "direct", cluster=2), False, True, 16),
     ],
 }
 

@@ -45,6 +45,12 @@ def test_hopper_keeps_barriers_and_whole_rows_of_b():
     assert s.shared_bytes == 4 * ((128 + 128) * 64 * 2 + 16)
 
 
+def test_blocks_of_a_cluster_are_below_one_another():
+    s = BlockStrategy(Backend.HOPPER, "float16", Tile(64, 96, 16), Tile(128, 96, 64), Tile(64, 96, 16), 4, "shared", 2)
+    assert s.grid_tile == Tile(256, 96, 64) and LARGE.grid_tile == LARGE.l1
+    assert Variant(s, False, True, 16).name.endswith("_s4_sh_c2_nt_v16") and str(s).endswith("clusters of 2")
+
+
 def test_pieces_that_a_thread_copies():
     assert Variant(LARGE, False, False, 16).copies == 8
     assert Variant(LARGE, False, False, 2).copies == 64

@@ -15,7 +15,7 @@ from vortex.gpu_explain import SUMMED
 from vortex.gpu_profiler import rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuSelector, room
 from vortex.gpu_sieve import instruction_of
-from vortex.specs import what_if
+from vortex.specs import load_spec, what_if
 
 NAMES = st.sampled_from(sorted(SPECS))
 EXTENTS = st.integers(1, 20_000)
@@ -101,6 +101,31 @@ def test_twice_the_work_costs_more(name, m, n, k, axis):
     assert after.min() >= before.min() * (1 - ROUNDING)
     # Of one kernel that waits for nearly each load, the last wave of twice the rows may find its columns in L2.
     assert (after >= before * (1 - WAVE)).all()
+
+
+def wgmma(cluster: int) -> Variant:
+    tile = Tile(128, 256, 64)
+    strategy = BlockStrategy(
+        Backend.HOPPER, "float16", Tile(64, 256, 16), tile, Tile(64, 256, 16), 4, "shared", cluster
+    )
+    return Variant(strategy, False, False, 16)
+
+
+def test_a_cluster_draws_the_columns_of_b_once():
+    """Where L2 binds, by two thirds of the bytes; on one SM, whose port sees all of them, by none."""
+    h200, big = load_spec("h200"), Extents(8192, 8192, 8192)
+    alone, both = (whole(big, wgmma(cluster), spec=h200) for cluster in (1, 2))
+    assert one(both.exposed) < 0.7 * one(alone.exposed) and one(both.multiply) == pytest.approx(one(alone.multiply))
+    pair = Extents(256, 256, 8192)
+    alone, both = (whole(pair, wgmma(cluster), spec=h200) for cluster in (1, 2))
+    assert one(both.exposed) == pytest.approx(one(alone.exposed))
+
+
+def test_a_cluster_is_never_half():
+    """Three tiles of rows are two clusters: a block more that computes nothing of C."""
+    h200 = load_spec("h200")
+    alone, both = (whole(Extents(384, 256, 512), wgmma(cluster), spec=h200) for cluster in (1, 2))
+    assert one(both.waves) == pytest.approx(one(alone.waves) * 4 / 3)
 
 
 def test_a_tile_that_is_not_full_costs_as_much_as_a_full_one():

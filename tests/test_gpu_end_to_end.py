@@ -50,6 +50,7 @@ AMPERE = (
     Variant(along_k("float16"), False, True, 2),
 )
 HOPPER = tuple(Variant(hopper("float16"), a, b, 16) for a, b in ((False, False), (False, True), (True, False)))
+CLUSTERS = tuple(Variant(hopper("float16", 64, cluster=2), False, b, 16) for b in (False, True))
 
 
 def emitted(whole: Unit, form: Form = PLAIN, dtype: str = "float16") -> list[Emitted]:
@@ -406,13 +407,19 @@ def fallback(driver: StubDriver, tmp_path_factory: pytest.TempPathFactory) -> Gp
 
 class TestHopper:
     @pytest.mark.parametrize(
-        ("m", "n", "k", "turned_a", "turned_b"),
-        [(136, 72, 200, False, False), (100, 80, 264, False, True), (72, 136, 100, True, False)],
+        ("m", "n", "k", "turned_a", "turned_b", "cluster"),
+        [
+            (136, 72, 200, False, False, 1),
+            (100, 80, 264, False, True, 1),
+            (72, 136, 100, True, False, 1),
+            (136, 72, 200, False, False, 2),  # three blocks of rows: the fourth has none
+            (100, 80, 264, False, True, 2),
+        ],
     )
     def test_descriptors_and_splits(
-        self, driver: StubDriver, tmp_path: Path, m: int, n: int, k: int, turned_a: bool, turned_b: bool
+        self, driver: StubDriver, tmp_path: Path, m: int, n: int, k: int, turned_a: bool, turned_b: bool, cluster: int
     ):
-        gemm = opened(driver, tmp_path, "h200", HOPPER)
+        gemm = opened(driver, tmp_path, "h200", CLUSTERS if cluster == 2 else HOPPER)
         a, b = exact(m, n, k, n)
         given_a = ExchangeTensor(aligned(a.T if turned_a else a))
         given_b = ExchangeTensor(aligned(b.T if turned_b else b))

@@ -127,6 +127,12 @@ class TestTensorCores:
             assert s.l0.m % 64 == 0
             assert s.l1.k * s.item_bytes == 128
 
+    def test_each_hopper_tile_is_there_alone_and_in_clusters_of_two(self):
+        strategies = set(found("h200", "float16", Backend.HOPPER).strategies)
+        assert {s.cluster for s in strategies} == {1, 2}
+        assert all(replace(s, cluster=3 - s.cluster) in strategies for s in strategies)
+        assert {s.cluster for s in found("h200", "float16", Backend.TENSOR_CORE).strategies} == {1}
+
 
 class TestCudaCores:
     def test_lanes_and_thread_tiles_make_the_warp_tile(self):

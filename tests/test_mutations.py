@@ -78,6 +78,26 @@ def asynchronous(kernel: KernelSource) -> Iterator[Mutant]:
         yield spoiled(kernel, f"a {what} too far is written", rf"< {bound}\)", f"<= {bound})", 0)
 
 
+def clustered(kernel: KernelSource) -> Iterator[Mutant]:
+    yield spoiled(kernel, "a stage filled before both blocks are done", r"mbarrier_wait\(shared_at\(.*\^ 1\)\);", "")
+    yield spoiled(kernel, "a tile not waited for", r"mbarrier_wait\(.*\);", "", -1)
+    yield spoiled(
+        kernel, "a stage given back to one block alone", r"mbarrier_arrive_at\((.*), other\);", r"mbarrier_arrive(\1);"
+    )
+    yield spoiled(
+        kernel, "one arrival too few counted", r"mbarrier_init\((.*), (\d+)\);", r"mbarrier_init(\1, \2 - 1);", 1
+    )
+    yield spoiled(
+        kernel, "a share of B for one block alone", r"tensor_copy_to_all\((.*), 3\);", r"tensor_copy_to_all(\1, 1);"
+    )
+    yield spoiled(
+        kernel, "barriers that the other block may not have yet", "mbarriers_ready_in_cluster", "mbarriers_ready"
+    )
+    yield spoiled(kernel, "a block that ends before the other", r"cluster_sync\(\);", "", -1)
+    for what, bound in (("row", "M"), ("column", "N")):
+        yield spoiled(kernel, f"a {what} too far is written", rf"< {bound}\)", f"<= {bound})", 0)
+
+
 MUTATED = {
     "tensor core": (Variant(tensor_core("float16", "shared"), False, False, 16), pipeline),
     "tensor core, narrow": (Variant(tensor_core("float16"), True, True, 4), pipeline),
@@ -87,6 +107,7 @@ MUTATED = {
     "skinny along k": (Variant(along_k("float16"), False, True, 16), predicates),
     "skinny across k": (Variant(across_k("float32"), True, False, 16), predicates),
     "hopper": (Variant(hopper("float16"), False, False, 16), asynchronous),
+    "hopper, clusters": (Variant(hopper("float16", 64, cluster=2), False, True, 16), clustered),
 }
 
 

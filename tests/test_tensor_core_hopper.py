@@ -21,11 +21,19 @@ from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 
 
 def hopper(
-    dtype: str, warpgroup: tuple[int, int], rows: int, stages: int, store: str = "shared", *, at: bool, bt: bool
+    dtype: str,
+    warpgroup: tuple[int, int],
+    rows: int,
+    stages: int,
+    store: str = "shared",
+    cluster: int = 1,
+    *,
+    at: bool,
+    bt: bool,
 ) -> Variant:
     k = 8 if dtype == "tfloat32" else 16
     l0, l1 = Tile(*warpgroup, k), Tile(rows, warpgroup[1], 4 * k)
-    strategy = BlockStrategy(Backend.HOPPER, dtype, l0, l1, Tile(64, warpgroup[1], k), stages, store)
+    strategy = BlockStrategy(Backend.HOPPER, dtype, l0, l1, Tile(64, warpgroup[1], k), stages, store, cluster)
     return Variant(strategy, at, bt, 16)
 
 
@@ -34,6 +42,8 @@ HEAVY = [
     hopper("bfloat16", (128, 192), 256, 3, at=True, bt=False),
     hopper("float16", (128, 128), 256, 4, "direct", at=False, bt=False),
     hopper("tfloat32", (64, 256), 128, 4, "direct", at=False, bt=True),
+    hopper("float16", (64, 256), 128, 4, cluster=2, at=False, bt=True),
+    hopper("bfloat16", (128, 192), 256, 3, cluster=2, at=False, bt=False),
 ]
 
 
@@ -65,6 +75,8 @@ class TestMachineCode:
         ):
             assert re.search(instruction, ptx), instruction
         assert not re.search(r"\bmma\.sync|[ls]d\.local|\bcp\.async\.c[ag]\b", ptx)
+        for instruction in (r"\.multicast::cluster", r"barrier\.cluster\.wait", r"\.reqnctapercluster 2"):
+            assert bool(re.search(instruction, ptx)) == (variant.strategy.cluster > 1), instruction
 
     def test_products_are_not_serialized(self, variant: Variant, tmp_path: Path):
         """ptxas would wait after each of them: here one waits inside the loop and one behind it, however unrolled."""
@@ -84,6 +96,7 @@ class TestMachineCode:
     [
         ("tensor_core_hopper_f16", hopper("float16", (64, 64), 128, 4, at=False, bt=False)),
         ("tensor_core_hopper_tf32", hopper("tfloat32", (64, 128), 64, 3, "direct", at=False, bt=True)),
+        ("tensor_core_hopper_cluster", hopper("float16", (64, 192), 128, 4, cluster=2, at=False, bt=False)),
     ],
 )
 def test_the_text_is_the_recorded_one(name: str, variant: Variant):
@@ -107,6 +120,7 @@ class TestRefusals:
             (hopper("float16", (64, 24), 128, 4, at=False, bt=True), "in steps of 16"),
             (hopper("float16", (32, 64), 64, 4, at=False, bt=True), "64 rows"),
             (hopper("float32", (64, 64), 64, 4, at=False, bt=True), "wgmma has no float32"),
+            (hopper("float16", (64, 64), 64, 4, cluster=3, at=False, bt=True), "one block or two"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
@@ -128,6 +142,10 @@ class TestLayout:
             (32, 128),
             (32, 96),
         )
+
+    def test_each_block_of_a_cluster_asks_for_its_share_of_columns_along_k(self):
+        shared = hopper("float16", (64, 96), 128, 4, cluster=2, at=False, bt=True)
+        assert tensor_core_hopper.boxes(shared) == ((64, 128), (64, 48))
 
     def test_columns_across_k_come_in_whole_rows(self):
         along = hopper("float16", (64, 32), 64, 4, at=False, bt=True)

@@ -51,6 +51,14 @@ class BlockStrategy:
     """Stages in shared memory; 1 is a single buffer filled without cp.async."""
     store: str = "direct"
     """`direct` from registers to C, or through `shared` memory."""
+    cluster: int = 1
+    """HOPPER: blocks below one another that run at the same time and have the same columns of B, of which each brings
+    its share to all of them."""
+
+    @property
+    def grid_tile(self) -> Tile:
+        """What the blocks of a cluster compute together."""
+        return Tile(self.l1.m * self.cluster, self.l1.n, self.l1.k)
 
     @property
     def computing_warps(self) -> int:
@@ -104,6 +112,7 @@ class BlockStrategy:
         return (
             f"{self.backend.value} {self.dtype}: instruction {t.m}x{t.n}x{t.k}, L0 {l0.m}x{l0.n}x{l0.k}, "
             f"L1 {l1.m}x{l1.n}x{l1.k}, {self.stages} stages, store {self.store}"
+            f"{f', clusters of {self.cluster}' if self.cluster > 1 else ''}"
         )
 
 
@@ -150,5 +159,6 @@ class Variant:
         return (
             f"{SHORT[s.backend]}_{SHORT[s.dtype]}_{s.l1.m}x{s.l1.n}x{s.l1.k}_l0_{s.l0.m}x{s.l0.n}x{s.l0.k}"
             f"_t{s.thread.m}x{s.thread.n}x{s.thread.k}_s{s.stages}{'_sh' if s.store == 'shared' else ''}"
+            f"{f'_c{s.cluster}' if s.cluster > 1 else ''}"
             f"_{layout}_v{self.vector_bytes}"
         )

@@ -70,7 +70,9 @@ class Tiling:
     row_bytes: Value
     """Bytes of one row of a stage."""
     load: Value
-    """Bytes that one block loads in a stage."""
+    """Bytes that one block loads in a stage,"""
+    drawn: Value
+    """and what it draws from L2 for that: of what a cluster shares, its part."""
     group: Value
     """Rows of tiles that are walked down before the next column."""
     per_group: Value
@@ -83,7 +85,8 @@ class Tiling:
 
 
 def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
-    tiles_m = ops.name("tiles_m", ops.most(ops.ceil(p.m * s.per_tile_m - EPSILON), 1.0))
+    whole = ops.ceil(p.m * s.per_tile_m * s.per_cluster - EPSILON)
+    tiles_m = ops.name("tiles_m", ops.most(whole, 1.0) * s.cluster)
     tiles_n = ops.name("tiles_n", ops.most(ops.ceil(p.n * s.per_tile_n - EPSILON), 1.0))
     per_tiles_m, per_tiles_n = ops.name("per_tiles_m", 1.0 / tiles_m), ops.name("per_tiles_n", 1.0 / tiles_n)
     stages = ops.name("stages", ops.most(ops.ceil(p.k * s.per_tile_k - EPSILON), 1.0))
@@ -101,6 +104,7 @@ def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
         stages=stages,
         row_bytes=row_bytes,
         load=ops.name("load", (rows + columns) * row_bytes),
+        drawn=ops.name("drawn", (rows + columns * s.per_cluster) * row_bytes),
         group=group,
         per_group=ops.name("per_group", 1.0 / group),
         footprint=ops.name("footprint", (p.m * p.k * p.seen + p.k * p.n) * s.item * p.batch),
@@ -143,7 +147,7 @@ class Wave:
 
 def loading(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> Value:
     """Seconds until all blocks of a wave have the operands of a stage: by L2, an SM's port, DRAM or latency."""
-    shared = ops.most(wave.blocks * rates.l2_byte, wave.resident * rates.port_byte) * t.load
+    shared = ops.most(wave.blocks * rates.l2_byte * t.drawn, wave.resident * rates.port_byte * t.load)
     return ops.most(ops.most(shared, wave.missing * rates.dram_byte), s.wait * wave.lag)
 
 
@@ -251,6 +255,7 @@ def ideal(ops: Arithmetic, s: BlockCosts, p: GpuProblem, total: Value) -> Value:
     Never for a kernel whose blocks all run at once: nothing of it can be left over.
     """
     high, wide = p.m * s.per_tile_m, p.n * s.per_tile_n
-    tiles = ops.name("tiles", ops.ceil(high - EPSILON) * ops.ceil(wide - EPSILON))
+    tall = ops.ceil(high * s.per_cluster - EPSILON) * s.cluster
+    tiles = ops.name("tiles", tall * ops.ceil(wide - EPSILON))
     computed = ops.name("computed", ops.ceil(tiles * s.per_slots - EPSILON) * s.slots)
     return ops.where(tiles > s.slots, total * (high * wide / computed), NEVER)

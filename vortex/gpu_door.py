@@ -13,7 +13,7 @@ from vortex.gpu_operands import DTYPES
 from vortex.native import Signatures, host_code
 from vortex.operators import finishing, rebuilt
 
-ABI = 5
+ABI = 6
 PARAMETERS = (
     "*A",
     "*B",
@@ -103,6 +103,7 @@ class _Kernel(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("transpose_a", "transpose_b", "vector_bytes")),
         ("box_a", ctypes.c_uint32 * 2),
         ("box_b", ctypes.c_uint32 * 2),
+        ("cluster", ctypes.c_int32),
     )
 
 
@@ -182,10 +183,11 @@ def _entry(entry: Entry, function: int) -> _Entry:
 def _kernels(manifest: GpuManifest) -> ctypes.Array[_Kernel]:
     rows = []
     for kernel in manifest.kernels:
-        v, tile = kernel.variant, kernel.variant.strategy.l1
+        v, tile = kernel.variant, kernel.variant.strategy.grid_tile
         boxes = ((ctypes.c_uint32 * 2)(*kernel.box_a), (ctypes.c_uint32 * 2)(*kernel.box_b))
         layout = (int(v.transpose_a), int(v.transpose_b), v.vector_bytes)
-        rows.append(_Kernel(kernel.direct, kernel.split, tile.m, tile.n, tile.k, *layout, *boxes))
+        cluster = v.strategy.cluster
+        rows.append(_Kernel(kernel.direct, kernel.split, tile.m, tile.n, tile.k, *layout, *boxes, cluster))
     return (_Kernel * len(rows))(*rows)
 
 

@@ -69,6 +69,9 @@ class BlockCosts:
     """Share of the shorter of arithmetic and loads that shows beside the longer; 0 where a measurement has it."""
     most_parts: Value
     """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
+    cluster: Value
+    """Blocks below one another that bring the columns of B together, each its share to all of them."""
+    per_cluster: Value
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ class Meter:
 
     def observe(self, index: int, blocks: int) -> Observed | None:
         """So many blocks of one kernel, as square a patch of C as they make."""
-        tile = self.library.manifest.kernels[index].variant.strategy.l1
-        wide = 1
+        strategy = self.library.manifest.kernels[index].variant.strategy
+        tile, blocks, wide = strategy.grid_tile, blocks // strategy.cluster, 1
         while blocks % (wide * 2) == 0 and wide * tile.n < (blocks // wide) * tile.m:
             wide *= 2
         m, n = blocks // wide * tile.m, wide * tile.n

@@ -68,9 +68,10 @@ def halves(extents: Extents, along: str, at: int) -> tuple[Extents, Extents]:
 
 
 def blocks_of(selector: GpuSelector, extents: Extents, index: int) -> tuple[int, int]:
-    """Tiles of C under a kernel, and blocks of it that the device holds at a time."""
-    tile = selector.variants[index].strategy.l1
-    return -(-extents.m // tile.m) * -(-extents.n // tile.n), int(selector.costs[index].slots)
+    """Tiles of C under a kernel, and how many of them the device holds at a time: blocks, or clusters of these."""
+    strategy = selector.variants[index].strategy
+    tile, slots = strategy.grid_tile, int(selector.costs[index].slots) // strategy.cluster
+    return -(-extents.m // tile.m) * -(-extents.n // tile.n), slots
 
 
 def waves_of(selector: GpuSelector, extents: Extents, index: int) -> int:
@@ -81,7 +82,7 @@ def waves_of(selector: GpuSelector, extents: Extents, index: int) -> int:
 
 def places(selector: GpuSelector, extents: Extents, index: int) -> Iterator[tuple[Literal["m", "n"], int]]:
     """Where a kernel's region may end: after whole waves, or after all full tiles."""
-    tile, (tiles, slots) = selector.variants[index].strategy.l1, blocks_of(selector, extents, index)
+    tile, (tiles, slots) = selector.variants[index].strategy.grid_tile, blocks_of(selector, extents, index)
     whole, wide = tiles // slots * slots, -(-extents.n // tile.n)
     yield "m", whole // wide * tile.m
     yield "m", extents.m // tile.m * tile.m

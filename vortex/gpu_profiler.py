@@ -109,7 +109,7 @@ def block_cost(
     s = variant.strategy
     computed = stage_cost(spec, variant, calibration)
     resident = resident_blocks(spec, s, registers)
-    slots = resident * spec.sms
+    slots = resident * spec.sms // s.cluster * s.cluster
     waits = exposed(spec, variant)
     run = s.item_bytes * min(
         s.l1.m if variant.transpose_a else s.l1.k,
@@ -138,6 +138,8 @@ def block_cost(
         raster=float(raster(s, slots)),
         leak=calibration.leak if measured is None else 0.0,
         most_parts=float(MOST_PARTS if can_split else 1),
+        cluster=float(s.cluster),
+        per_cluster=1 / s.cluster,
     )
 
 

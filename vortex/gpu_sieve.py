@@ -31,6 +31,8 @@ SWIZZLED_BYTES = 128
 EXTENTS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
 """Rows and columns of block tiles: powers of two and what lies half way, so that padding is a third at the most."""
 HOPPER_WIDTHS = (16, 32, 64, 96, 128, 192, 256)
+CLUSTERS = (1, 2)
+"""Blocks of a cluster on Hopper. Of more than two the model expects little: they would share a quarter of their loads."""
 STORES = ("direct", "shared")
 SKINNY_LINES = (1, 2, 4, 8, 16)
 """Rows (or columns) of C that the skinny family computes."""
@@ -217,14 +219,15 @@ def block_tiles(
     item = rkernel.operator.item_bytes
     stages, stores = stage_counts(spec, backend), STORES if backend is Backend.TENSOR_CORE else STORES[:1]
     sides = (1, 2) if backend is Backend.HOPPER else (1, 2, 4, 8, 16)
-    across = (1,) if backend is Backend.HOPPER else sides
+    across, clusters = ((1,), CLUSTERS) if backend is Backend.HOPPER else (sides, CLUSTERS[:1])
     initial, linked = 0, []
     for tile, rows, columns in product(tiles, sides, across):
         m, n = tile.l0.m * rows, tile.l0.n * columns
-        for k, count, store in product(depths(backend, item, tile.l0.k), stages, stores):
+        for k, count, store, cluster in product(depths(backend, item, tile.l0.k), stages, stores, clusters):
             initial += 1
             if m in EXTENTS and n in (HOPPER_WIDTHS if backend is Backend.HOPPER else EXTENTS):
-                linked.append(BlockStrategy(backend, dtype, tile.l0, Tile(m, n, k), tile.thread, count, store))
+                l1 = Tile(m, n, k)
+                linked.append(BlockStrategy(backend, dtype, tile.l0, l1, tile.thread, count, store, cluster))
     high, low = level.max_utilization * spec.shared_per_block_bytes, level.min_utilization * spec.shared_per_block_bytes
     filters: tuple[tuple[str, Callable[[BlockStrategy], bool]], ...] = (
         ("FilterByThreads", lambda s: s.threads <= spec.threads_per_block),

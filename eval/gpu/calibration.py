@@ -22,6 +22,7 @@ from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuPlan, GpuSelector
+from vortex.gpu_sieve import CLUSTERS
 from vortex.gpu_stages import CALIBRATION, Calibration
 from vortex.specs import load_spec, what_if
 
@@ -65,7 +66,7 @@ TRITON = (
     ((32, 64, 64), (32, 32), 5),
     ((32, 128, 64), (32, 32), 5),
 )
-# Hopper: block tile, the rows of a warpgroup, stages that fit; cuBLAS names such tiles for sm_90.
+# Hopper: block tile, the rows of a warpgroup, stages that fit; cuBLAS names such tiles for sm_90, alone and in clusters.
 HOPPER = (
     ((128, 256, 64), 64, 4),
     ((256, 128, 64), 128, 4),
@@ -106,7 +107,9 @@ def strategies(library: str, dtype: str, tile: Sequence[int] | None = None) -> I
         return
     if library == "hopper":
         for (m, n, k), rows, stages in HOPPER:
-            yield BlockStrategy(Backend.HOPPER, dtype, Tile(rows, n, 16), Tile(m, n, k), Tile(64, n, 16), stages)
+            l0, l1, thread = Tile(rows, n, 16), Tile(m, n, k), Tile(64, n, 16)
+            for cluster in CLUSTERS:
+                yield BlockStrategy(Backend.HOPPER, dtype, l0, l1, thread, stages, cluster=cluster)
         return
     half = dtype != "tfloat32"
     for (m, n, k), (rows, columns), stages in CUBLAS if library == "cublas" else TRITON:
@@ -212,6 +215,7 @@ def table(found: Sequence[Point]) -> str:
     for point in found:
         e, s = point.extents, point.plan.variant.strategy
         kernel = f"{s.l1.m}x{s.l1.n}x{s.l1.k}" + (f", {point.plan.splits} parts" if point.plan.splits > 1 else "")
+        kernel += f", clusters of {s.cluster}" if s.cluster > 1 else ""
         lines.append(
             f"| {point.source} | {point.dtype} | {e.m} x {e.n} x {e.k} | {point.role} "
             f"| {point.published_s * 1e6:.1f} us | {point.predicted_s * 1e6:.1f} us | {point.error:+.0%} | {kernel} |"

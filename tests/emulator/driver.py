@@ -100,7 +100,7 @@ class Index(ctypes.Structure):
 class Launch(ctypes.Structure):
     _fields_ = [("grid", Index), ("block", Index)] + [
         (name, ctypes.c_uint)
-        for name in ("static_bytes", "dynamic_bytes", "dynamic_alignment", "timing", "seed", "traced")
+        for name in ("static_bytes", "dynamic_bytes", "dynamic_alignment", "timing", "seed", "traced", "cluster")
     ]
 
 
@@ -229,6 +229,8 @@ def run(
     extents = [*grid, 1, 1][:3], [*block, 1, 1][:3]
     if about.most_threads is not None and np.prod(extents[1]) > about.most_threads:
         raise EmulationError(f"{kernel}: launched with {extents[1]}, bounded to {about.most_threads} threads")
+    if extents[0][0] % about.cluster:
+        raise EmulationError(f"{kernel}: {extents[0][0]} blocks are no whole clusters of {about.cluster}")
     random = np.random.default_rng(seed)
     placed: dict[int, tuple[NDArray[np.generic], NDArray[np.generic], int]] = {}
 
@@ -269,6 +271,7 @@ def run(
         TIMINGS.index(timing),
         seed,
         traced,
+        about.cluster,
     )
     try:
         failed = compiled.library[f"emulate_{kernel}"](ctypes.byref(launch), pointers)

@@ -164,7 +164,8 @@ def c_type(suffix: str) -> str:
 
 def tensor_load(o: Operands) -> str:
     tensor, coordinates = split(address(o[1]), ",")
-    return call("tensor_load", address(o[0]), f"(const void*)({tensor})", *vector(coordinates), address(o[2]))
+    blocks = o[3] if len(o) > 3 else "0"
+    return call("tensor_load", address(o[0]), f"(const void*)({tensor})", *vector(coordinates), address(o[2]), blocks)
 
 
 NOTHING = r"fence\.|membar\.|griddepcontrol\.|prefetch|discard\.|cp\.async\.bulk\.prefetch|mbarrier\.inval"
@@ -199,6 +200,13 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
         lambda o: call("mbarrier_arrive", address(o[1]), o[2] if len(o) > 2 else 1),
     ),
     (
+        r"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64",
+        lambda o: call("mbarrier_arrive", address(o[1]), o[2] if len(o) > 2 else 1),
+    ),
+    (r"mapa\.shared::cluster\.u32", lambda o: f"{o[0]} = " + call("in_block", o[1], o[2])),
+    (r"barrier\.cluster\.arrive\.release", lambda o: call("cluster_arrive")),
+    (r"barrier\.cluster\.wait\.acquire", lambda o: call("cluster_wait")),
+    (
         rf"mbarrier\.arrive\.expect_tx(?:\.release\.cta)?{SHARED}\.b64",
         lambda o: call("mbarrier_expect", address(o[1]), o[2], "true"),
     ),
@@ -211,7 +219,8 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
         lambda o: f"{o[0]} = " + call("mbarrier_try_wait", address(o[1]), o[2]),
     ),
     (
-        r"cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes(?:\.L2::cache_hint)?",
+        r"cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes"
+        r"(?:\.multicast::cluster)?(?:\.L2::cache_hint)?",
         tensor_load,
     ),
     (r"wgmma\.fence\.sync\.aligned", lambda o: call("wgmma_fence")),

@@ -9,7 +9,9 @@ from emulator.ptx import close, translate
 
 ELEMENT_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "__half": 2, "uchar": 1, "char": 1, "uint64_t": 8}
 ELEMENT_BYTES |= {"nv_bfloat16": 2, "__nv_bfloat16": 2, "double": 8, "uint16_t": 2, "ushort": 2, "unsigned": 4}
-KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\(([^)]*)\))?\s+(\w+)\s*\(')
+KERNEL = re.compile(
+    r'extern "C" __global__ void(?:\s+__cluster_dims__\((\d+), 1, 1\))?(?:\s+__launch_bounds__\(([^)]*)\))?\s+(\w+)\s*\('
+)
 DYNAMIC = re.compile(r"extern __shared__\s+(?:__align__\((\d+)\)|alignas\((\d+)\))?\s*(\w[\w ]*?)\s+(\w+)\[\];")
 STATIC = re.compile(r"__shared__\s+(?:__align__\(\d+\)|alignas\(\d+\))?\s*(\w[\w ]*?)\s+(\w+)\[(\d+)\];")
 PLACE = """
@@ -26,6 +28,7 @@ class Kernel:
     most_threads: int | None
     static_bytes: int
     dynamic_alignment: int
+    cluster: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def body_end(source: str, start: int) -> int:
             return at
 
 
-def translate_body(name: str, bounds: str | None, body: str, least: int) -> tuple[str, Kernel]:
+def translate_body(name: str, bounds: str | None, body: str, least: int, cluster: int) -> tuple[str, Kernel]:
     """A kernel's body, with its variables in shared memory and its place in the grid."""
     dynamic_alignment, used = least, 0
 
@@ -61,7 +64,7 @@ def translate_body(name: str, bounds: str | None, body: str, least: int) -> tupl
 
     body = STATIC.sub(static, DYNAMIC.sub(dynamic, body))
     most = int(bounds.split(",")[0]) if bounds else None
-    return "{" + PLACE + body[1:], Kernel(name, most, used, dynamic_alignment)
+    return "{" + PLACE + body[1:], Kernel(name, most, used, dynamic_alignment, cluster)
 
 
 def translate_source(source: str) -> Translation:
@@ -80,7 +83,7 @@ def translate_source(source: str) -> Translation:
     while found := KERNEL.search(source, at):
         signature_end = close(source, found.end() - 1)
         out.append(source[at : found.start()])
-        head = f'extern "C" void {found[2]}{source[found.end() - 1 : signature_end]}'
+        head = f'extern "C" void {found[3]}{source[found.end() - 1 : signature_end]}'
         at = signature_end
         while source[at].isspace():
             at += 1
@@ -88,7 +91,7 @@ def translate_source(source: str) -> Translation:
             out.append(head)
             continue
         end = body_end(source, at)
-        body, kernel = translate_body(found[2], found[1], source[at:end], least)
+        body, kernel = translate_body(found[3], found[2], source[at:end], least, int(found[1] or 1))
         kernels[kernel.name] = kernel
         out.append(f"{head} {body}")
         at = end

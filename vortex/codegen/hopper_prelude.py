@@ -35,11 +35,34 @@ VORTEX_DEVICE void mbarrier_wait(unsigned barrier, int parity) {
 VORTEX_DEVICE void prefetch_map(unsigned long long map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
+/* All threads of the blocks of a cluster. What they wrote before, all of them see after. */
+VORTEX_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+}
+/* Barriers that one thread of each block set up are there for all blocks of the cluster, and for their copies. */
+VORTEX_DEVICE void mbarriers_ready_in_cluster() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  cluster_sync();
+}
+/* At the barrier that another block of the cluster has at the same place. */
+VORTEX_DEVICE void mbarrier_arrive_at(unsigned barrier, int block) {
+  asm volatile(
+      "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+      :: "r"(barrier), "r"(block) : "memory");
+}
 /* A box of a matrix into shared memory, its contiguous extent first; zeros where the matrix has ended. */
 VORTEX_DEVICE void tensor_copy(unsigned to, unsigned long long map, int along, int across, unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
       :: "r"(to), "l"(map), "r"(along), "r"(across), "r"(barrier) : "memory");
+}
+/* The same to one place in each block of the cluster that `blocks` has a bit for, and to a barrier of its own. */
+VORTEX_DEVICE void tensor_copy_to_all(unsigned to, unsigned long long map, int along, int across, unsigned barrier, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;"
+      :: "r"(to), "l"(map), "r"(along), "r"(across), "r"(barrier), "h"((unsigned short)blocks) : "memory");
 }
 template <int N> VORTEX_DEVICE void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> VORTEX_DEVICE void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }

@@ -5,6 +5,10 @@ with them. Products of one tile run while the next is waited for; a stage is fre
 and its own has ended. The first tile is peeled: it clears the accumulators inside the instruction, because ptxas
 serializes products whose accumulators ordinary instructions have written.
 
+Blocks of a cluster are below one another and multiply by the same columns of B. Each asks for its share of them, which
+TMA brings to all: a stage is free where the consumers of all blocks have done with it, and is there when all shares
+are. No block ends before the others, which would write into its memory.
+
 TMA wants rows on 16 bytes, so the widest alignment class is the only one. It fills with zeros past the operands: that
 is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone, and wgmma
 drops the 13 low bits that mma.sync is given rounded.
@@ -35,6 +39,7 @@ ARGS = ("@A", "@B", "*C", "M", "N", "K", "ldc", "chunk", "raster")
 REGISTERS_PER_SM = 65536
 MOST_SHARED_BYTES = 232_448  # CUDA C++ Programming Guide, compute capability 9.0: 227 KiB per block
 BARRIER_BYTES = 8
+GLOBAL = "__global__ void"
 SPARE_REGISTERS = 40
 """What a consumer needs beside its accumulators."""
 FEW_REGISTERS = 24
@@ -43,8 +48,10 @@ FEW_REGISTERS = 24
 
 def boxes(variant: Variant) -> tuple[tuple[int, int], tuple[int, int]]:
     """Boxes of the tensor maps of A and B, contiguous extent first: a row of 128 bytes, and how many of them."""
-    tile, row = variant.strategy.l1, ROW_BYTES // ITEM_BYTES[variant.strategy.dtype]
-    return (row, tile.k if variant.transpose_a else tile.m), (row, tile.n if variant.transpose_b else tile.k)
+    s, tile = variant.strategy, variant.strategy.l1
+    row = ROW_BYTES // ITEM_BYTES[s.dtype]
+    share = tile.n // s.cluster if variant.transpose_b else tile.k
+    return (row, tile.k if variant.transpose_a else tile.m), (row, share)
 
 
 def operand_bytes(extent: int, depth: int, across: bool, item: int) -> int:
@@ -86,6 +93,7 @@ def check(variant: Variant) -> None:
         (s.l1.n % 16 != 0 or not 16 <= s.l1.n <= 256, "16 to 256 columns, in steps of 16"),
         (s.l1.m > 256, "a box has at most 256 rows"),
         (s.stages < 2, "one stage is filled while another is read: two at least"),
+        (s.cluster not in (1, 2), "clusters have one block or two"),
     )
     for refused, reason in refusals:
         if refused:
@@ -97,7 +105,7 @@ def check(variant: Variant) -> None:
 def kernel(variant: Variant) -> tirx.PrimFunc:
     """The kernel as TIR that prints as CUDA over the functions of the prelude."""
     s, kind = variant.strategy, KINDS[variant.strategy.dtype]
-    rows, columns, depth, stages = s.l1.m, s.l1.n, s.l1.k, s.stages
+    rows, columns, depth, stages, cluster = s.l1.m, s.l1.n, s.l1.k, s.stages, s.cluster
     consumers, blocks = rows // s.l0.m, s.l0.m // BLOCK_ROWS
     a_across, b_across = variant.transpose_a, not variant.transpose_b
     b_begin, barriers, _ = shared_layout(variant)
@@ -132,18 +140,28 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     def empty(stage: Any) -> Any:
         return at(barriers + (stages + stage) * BARRIER_BYTES)
 
+    share, everyone = columns // cluster, (1 << cluster) - 1
+    ready = "mbarriers_ready" if cluster == 1 else "mbarriers_ready_in_cluster"
+
     # fmt: off
     @T.prim_func
     def program(a: T.handle("tensormap"), b: T.handle("tensormap"), c: T.handle("float32"),  # type: ignore[valid-type]
                 M: T.int32, N: T.int32,
                 K: T.int32, ldc: T.int32, chunk: T.int32, raster: T.int32):
-        block_x = T.launch_thread("blockIdx.x", (M + rows - 1) // rows * ((N + columns - 1) // columns))
+        block_x = T.launch_thread(
+            "blockIdx.x", (M + cluster * rows - 1) // (cluster * rows) * ((N + columns - 1) // columns) * cluster
+        )
         part = T.launch_thread("blockIdx.z", (K + chunk - 1) // chunk)
         thread = T.launch_thread("threadIdx.x", GROUP * (consumers + 1))
-        tall: T.let[T.int32] = (M + rows - 1) // rows
+        tall: T.let[T.int32] = (M + cluster * rows - 1) // (cluster * rows)
         wide: T.let[T.int32] = (N + columns - 1) // columns
-        row: T.let[T.int32] = T.call_extern("int32", "row_of_block", block_x, tall, wide, raster) * rows
-        column: T.let[T.int32] = T.call_extern("int32", "column_of_block", block_x, tall, wide, raster) * columns
+        tile = T.meta_var(block_x // cluster)
+        rank = T.meta_var(block_x % cluster)
+        high = T.meta_var(raster if cluster == 1 else T.max(raster // cluster, 1))
+        row: T.let[T.int32] = (
+            T.call_extern("int32", "row_of_block", tile, tall, wide, high) * (cluster * rows) + rank * rows
+        )
+        column: T.let[T.int32] = T.call_extern("int32", "column_of_block", tile, tall, wide, high) * columns
         origin: T.let[T.int32] = part * chunk
         # At least one tile: a part past the end of k is all zeros.
         tiles: T.let[T.int32] = T.max((T.min(chunk, K - origin) + depth - 1) // depth, 1)
@@ -151,8 +169,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         if thread == 0:
             for stage in T.serial(stages):
                 call("mbarrier_init", full(stage), 1)
-                call("mbarrier_init", empty(stage), consumers * WARPGROUP)
-        call("mbarriers_ready")
+                call("mbarrier_init", empty(stage), consumers * WARPGROUP * cluster)
+        call(ready)
         if group == consumers:
             if share_out:
                 call(fewer)
@@ -169,7 +187,15 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                                  row + i * BLOCK_ROWS, origin + t * depth, full(stage))
                     else:
                         call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row, full(stage))
-                    if b_across:
+                    if cluster > 1 and b_across:
+                        for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
+                            if j % cluster == rank:
+                                call("tensor_copy_to_all", at(b_begin + stage * b_stage + j * group_bytes),
+                                     T.address_of(b), column + j * BLOCK_ROWS, origin + t * depth, full(stage), everyone)
+                    elif cluster > 1:
+                        call("tensor_copy_to_all", at(b_begin + stage * b_stage + rank * (share * ROW_BYTES)),
+                             T.address_of(b), origin + t * depth, column + rank * share, full(stage), everyone)
+                    elif b_across:
                         for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
                             call("tensor_copy", at(b_begin + stage * b_stage + j * group_bytes), T.address_of(b),
                                  column + j * BLOCK_ROWS, origin + t * depth, full(stage))
@@ -201,7 +227,11 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                 call("wgmma_commit")
                 call("wgmma_wait<1>")
                 if thread % WARP == 0:
-                    call("mbarrier_arrive", empty(u % stages))
+                    if cluster == 1:
+                        call("mbarrier_arrive", empty(u % stages))
+                    else:
+                        for other in T.unroll(cluster):
+                            call("mbarrier_arrive_at", empty(u % stages), other)
             call("wgmma_wait<0>")
             call(settled, T.address_of(sums[0]))
             # Of lane 4 r + q and sum 4 g + 2 h + v: row 16 warp + 8 h + r, column 8 g + 2 q + v.
@@ -237,6 +267,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                                     call(store_pair, c, partial, part, M, top + i * BLOCK_ROWS + h * 8 + lane // 4, ldc,
                                          column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
                                          sums[i * per_block + g * 4 + h * 2 + 1])
+        if cluster > 1:
+            call("cluster_sync")
     # fmt: on
     return program
 
@@ -247,5 +279,7 @@ def source(variant: Variant, arch: str) -> KernelSource:
     s = variant.strategy
     program = kernel(variant)
     text = printed(program.body, variant.name, list(program.params), cuda_target(arch))
+    if s.cluster > 1:  # a part of the kernel, so that it is launched as any other
+        text = text.replace(GLOBAL, f"{GLOBAL} __cluster_dims__({s.cluster}, 1, 1)", 1)
     called = functions(s.l1.n, KINDS[s.dtype], (variant.transpose_a, not variant.transpose_b))
     return KernelSource(variant.name, called + text, ARGS, (s.threads, 1, 1), shared_layout(variant)[2])

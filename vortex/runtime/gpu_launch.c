@@ -176,7 +176,7 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   }
   if (c->rows) return launch_groups(of, kernel, c, &args, stream);
   const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
-  if (!status) status = launch(of, entry, tiles_of(kernel, s), s->batch, plan->splits, &args, stream);
+  if (!status) status = launch(of, entry, tiles_of(kernel, s) * kernel->cluster, s->batch, plan->splits, &args, stream);
   if (!status && plan->splits > 1)
     status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   return status;
@@ -213,7 +213,8 @@ int64_t vx_gpu_run(library *of, const call *whole, const vx_gpu_regions *regions
   }
   for (int32_t i = 0; i < regions->count; i++) {
     const vx_gpu_kernel *kernel = &of->setup.kernels[regions->plans[i].kernel];
-    if ((whole->rows ? tiles_of_groups(kernel, whole) : tiles_of(kernel, &parts[i].shape)) > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
+    int64_t tiles = whole->rows ? tiles_of_groups(kernel, whole) : tiles_of(kernel, &parts[i].shape);
+    if (tiles * kernel->cluster > LIMIT_32) return REFUSE(TOO_LARGE, OPERAND_OUT);
     int64_t refused = find_partials(of, &parts[i], &regions->plans[i], stream, &partials[i]);
     if (refused) return refused;
   }

@@ -15,6 +15,7 @@
 #define __restrict__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 
 namespace emulator {
@@ -64,12 +65,19 @@ void copy_async(unsigned to, const void* from, unsigned bytes, unsigned from_byt
 void copy_commit();
 void copy_wait(unsigned pending);
 
-// sm_90: transaction barriers, tensor maps, asynchronous matrix products.
+// sm_90: blocks that run together. Addresses of another one's shared memory have its number, and one more, in their top
+// bits.
+unsigned in_block(unsigned address, unsigned rank);
+void cluster_arrive();
+void cluster_wait();
+
+// Transaction barriers, tensor maps, asynchronous matrix products.
 void mbarrier_init(unsigned address, unsigned count);
 void mbarrier_arrive(unsigned address, unsigned count);
 void mbarrier_expect(unsigned address, unsigned bytes, bool arrive);
 bool mbarrier_try_wait(unsigned address, unsigned parity);
-void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier);
+// `blocks` has a bit for each block of the cluster that the copy goes to, 0 for the own one alone.
+void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier, unsigned blocks);
 void wgmma(int columns, Format format, float** d, uint64_t a, uint64_t b, bool accumulate, bool a_transposed,
            bool b_transposed);
 void wgmma_fence();
@@ -105,7 +113,7 @@ inline uint32_t to_tf32(float value) {  // cvt.rna: to nearest, ties away from z
 
 struct Launch {
   Index grid, block;
-  unsigned static_bytes, dynamic_bytes, dynamic_alignment, timing, seed, traced;
+  unsigned static_bytes, dynamic_bytes, dynamic_alignment, timing, seed, traced, cluster;
 };
 int run_grid(const Launch& launch, void (*body)(void*), void* context);
 

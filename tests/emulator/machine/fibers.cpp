@@ -68,6 +68,7 @@ void prepare(Lane& lane) {
   top[-2] = reinterpret_cast<void*>(&lane_main);
   lane.stack_pointer = top - 8;  // six registers below the address to return to
   lane.state = State::runnable;
+  lane.has_arrived = false;
   lane.open.clear();
   lane.groups.clear();
 }
@@ -117,7 +118,7 @@ void report_deadlock() {
   unsigned at_barrier = 0, in_warp = 0, polling = 0, done = 0;
   const char* operation = "";
   for (const Lane& lane : machine.lanes) {
-    at_barrier += lane.state == State::at_barrier;
+    at_barrier += lane.state == State::at_barrier || lane.state == State::at_cluster;
     polling += lane.state == State::polling;
     done += lane.state == State::done;
     in_warp += lane.state == State::in_warp;
@@ -128,13 +129,14 @@ void report_deadlock() {
        "mbarrier, %u have returned", machine.lanes.size(), at_barrier, in_warp, operation, polling, done);
 }
 
-void run_block(Index block) {
-  poison_window();
+void run_cluster(Index first) {
+  poison_windows();
+  machine.cluster_arrived = machine.cluster_phase = 0;
   machine.barriers.clear();
   machine.transactions.clear();
   machine.tensor_copies.clear();
   for (Lane& lane : machine.lanes) {
-    lane.place.block = block;
+    lane.place.block = {first.x + lane.rank, first.y, first.z};
     prepare(lane);
   }
   for (Warp& warp : machine.warps) {
@@ -156,7 +158,7 @@ void run_block(Index block) {
   for (const Lane& lane : machine.lanes)
     if (lane.state != State::done) report_deadlock();
   trace_barrier();
-  check_window();
+  check_windows();
 }
 }  // namespace
 
@@ -174,6 +176,33 @@ void pause_sometimes() {
 void wake_polling() {
   for (Lane& lane : machine.lanes)
     if (lane.state == State::polling) lane.state = State::paused;
+}
+
+void must_run(unsigned rank, const char* what) {
+  for (const Lane& lane : machine.lanes)
+    if (lane.rank == rank && lane.state != State::done) return;
+  fail("%s block %u of the cluster, which has ended", what, rank);
+}
+
+void cluster_arrive() {
+  Lane& self = *machine.current;
+  if (self.has_arrived) fail("barrier.cluster.arrive twice, with no wait between");
+  self.has_arrived = true;
+  self.cluster_phase = machine.cluster_phase;
+  if (++machine.cluster_arrived < machine.lanes.size()) return;
+  machine.cluster_arrived = 0;
+  machine.cluster_phase++;
+  machine.statistics.barriers++;
+  for (Lane& lane : machine.lanes)
+    if (lane.state == State::at_cluster) lane.state = State::paused;
+}
+
+void cluster_wait() {
+  Lane& self = *machine.current;
+  if (!self.has_arrived) fail("barrier.cluster.wait with no arrive before");
+  while (machine.cluster_phase == self.cluster_phase) suspend(State::at_cluster);
+  self.has_arrived = false;
+  pause_sometimes();
 }
 
 void fail(const char* format, ...) {
@@ -199,11 +228,11 @@ void fail(const char* format, ...) {
 
 void named_barrier(unsigned id, unsigned threads, bool wait) {
   Lane& self = *machine.current;
-  if (threads % kWarp || threads > machine.lanes.size()) fail("barrier %u of %u threads", id, threads);
+  if (threads % kWarp || threads > machine.block_threads()) fail("barrier %u of %u threads", id, threads);
   Barrier* barrier = nullptr;
   for (Barrier& known : machine.barriers)
-    if (known.id == id) barrier = &known;
-  if (!barrier) machine.barriers.push_back({id, threads, 0}), barrier = &machine.barriers.back();
+    if (known.rank == self.rank && known.id == id) barrier = &known;
+  if (!barrier) machine.barriers.push_back({self.rank, id, threads, 0}), barrier = &machine.barriers.back();
   if (barrier->arrived == 0) barrier->expected = threads;
   if (barrier->expected != threads) fail("barrier %u for %u threads and for %u", id, threads, barrier->expected);
   if (++barrier->arrived < threads) {
@@ -213,13 +242,13 @@ void named_barrier(unsigned id, unsigned threads, bool wait) {
   }
   barrier->arrived = 0;
   machine.statistics.barriers++;
-  if (threads == machine.lanes.size()) trace_barrier();
+  if (threads == machine.block_threads()) trace_barrier();
   for (Lane& lane : machine.lanes)
-    if (lane.state == State::at_barrier && lane.barrier == id) lane.state = State::paused;
+    if (lane.state == State::at_barrier && lane.rank == self.rank && lane.barrier == id) lane.state = State::paused;
   suspend(State::paused);
 }
 
-void block_barrier() { named_barrier(0, static_cast<unsigned>((machine.lanes.size() + kWarp - 1) / kWarp * kWarp), true); }
+void block_barrier() { named_barrier(0, (machine.block_threads() + kWarp - 1) / kWarp * kWarp, true); }
 
 int run_grid(const Launch& launch, void (*body)(void*), void* context) {
   const unsigned threads = launch.block.x * launch.block.y * launch.block.z;
@@ -235,21 +264,26 @@ int run_grid(const Launch& launch, void (*body)(void*), void* context) {
   kernel_context = context;
   try {
     if (!threads || threads > kMostThreads || threads % kWarp) fail("blocks of %u threads are not emulated", threads);
-    machine.lanes.resize(threads);
-    machine.warps.resize(threads / kWarp);
-    for (unsigned i = 0; i < threads; i++) {
-      Lane& lane = machine.lanes[i];
-      lane.number = i;
+    const unsigned all = threads * launch.cluster;
+    if (!launch.cluster || launch.cluster > kMostBlocks || all > kMostThreads || (launch.cluster > 1 && launch.traced))
+      fail("clusters of %u blocks of %u threads are not emulated, nor traced", launch.cluster, threads);
+    machine.lanes.resize(all);
+    machine.warps.resize(all / kWarp);
+    for (unsigned number = 0; number < all; number++) {
+      Lane& lane = machine.lanes[number];
+      const unsigned i = number % threads;
+      lane.number = number;
+      lane.rank = number / threads;
       lane.place.thread = {i % launch.block.x, i / launch.block.x % launch.block.y, i / (launch.block.x * launch.block.y)};
       lane.place.block_extent = launch.block;
       lane.place.grid_extent = launch.grid;
     }
     for (unsigned w = 0; w < machine.warps.size(); w++) machine.warps[w].first = w * kWarp, machine.warps[w].lanes = kWarp;
-    open_window(launch);
+    open_windows(launch);
     catch_faults(true);
     for (unsigned z = 0; z < launch.grid.z; z++)
       for (unsigned y = 0; y < launch.grid.y; y++)
-        for (unsigned x = 0; x < launch.grid.x; x++) run_block({x, y, z});
+        for (unsigned x = 0; x < launch.grid.x; x += launch.cluster) run_cluster({x, y, z});
   } catch (const std::exception&) {
   }
   catch_faults(false);

@@ -8,15 +8,19 @@ namespace emulator {
 namespace {
 constexpr uint64_t kTag = 0x6d62617272696572;  // lies where an mbarrier lives; who overwrites it is found out
 
-Transaction& transaction(unsigned address) {
+Transaction& transaction_in(unsigned rank, unsigned address) {
   uint64_t tag;
-  std::memcpy(&tag, shared_pointer(address, 8, 8, "mbarrier"), 8);
+  std::memcpy(&tag, shared_pointer_in(rank, address, 8, 8, "mbarrier"), 8);
   for (Transaction& known : machine.transactions)
-    if (known.address == address) {
+    if (known.rank == rank && known.address == address) {
       if (tag != kTag) fail("the mbarrier at shared address %u was overwritten", address);
       return known;
     }
   fail("the mbarrier at shared address %u was not initialized", address);
+}
+
+Transaction& transaction(unsigned address) {
+  return transaction_in(rank_of(address), address & ((1u << kRankShift) - 1));
 }
 
 void complete_if_done(Transaction& barrier) {
@@ -35,32 +39,35 @@ unsigned swizzled(unsigned address, int bytes) {  // 16-byte chunks of a row exc
 
 void carry_out(const TensorCopy& copy) {
   const TensorMap& map = copy.map;
+  if (machine.launch.cluster > 1) must_run(copy.rank, "a tensor copy into");
   const int row_bytes = map.box[0] * map.element_bytes;
   for (int j = 0; j < map.box[1]; j++)
     for (int i = 0; i < map.box[0]; i++) {
       const int64_t x = int64_t{copy.c0} + i, y = int64_t{copy.c1} + j;
       const unsigned to = swizzled(copy.to + static_cast<unsigned>(j * row_bytes + i * map.element_bytes), map.swizzle_bytes);
       const unsigned size = static_cast<unsigned>(map.element_bytes);
-      char* target = shared_pointer(to, size, size, "a tensor copy");
+      char* target = shared_pointer_in(copy.rank, to, size, size, "a tensor copy");
       if (x >= 0 && x < map.extent[0] && y >= 0 && y < map.extent[1])
         std::memcpy(target, map.base + y * map.row_bytes + x * map.element_bytes, size);
       else
         std::memset(target, 0, size);
     }
-  Transaction& barrier = transaction(copy.barrier);
+  Transaction& barrier = transaction_in(copy.rank, copy.barrier);
   barrier.bytes -= int64_t{map.box[0]} * map.box[1] * map.element_bytes;
   complete_if_done(barrier);
 }
 }  // namespace
 
 void mbarrier_init(unsigned address, unsigned count) {
+  const unsigned rank = machine.current->rank;
   std::memcpy(shared_pointer(address, 8, 8, "mbarrier"), &kTag, 8);
   for (Transaction& known : machine.transactions)
-    if (known.address == address) fail("the mbarrier at shared address %u is initialized twice", address);
-  machine.transactions.push_back({address, count, count, 0, 0});
+    if (known.rank == rank && known.address == address) fail("the mbarrier at shared address %u is initialized twice", address);
+  machine.transactions.push_back({rank, address, count, count, 0, 0});
 }
 
 void mbarrier_arrive(unsigned address, unsigned count) {
+  must_run(rank_of(address), "an arrival at an mbarrier in");
   Transaction& barrier = transaction(address);
   if (count > barrier.pending) fail("more arrivals at an mbarrier than it counts (%u)", barrier.count);
   barrier.pending -= count;
@@ -79,7 +86,7 @@ bool mbarrier_try_wait(unsigned address, unsigned parity) {
   return transaction(address).phase != (parity & 1);
 }
 
-void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier) {
+void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier, unsigned blocks) {
   machine.statistics.tensor_loads++;
   const auto* tensor = static_cast<const TensorMap*>(map);
   if (reinterpret_cast<uintptr_t>(map) % 64) fail("a tensor map must lie at a multiple of 64 bytes");
@@ -87,12 +94,18 @@ void tensor_load(unsigned to, const void* map, int c0, int c1, unsigned barrier)
   if (tensor->box[0] > 256 || tensor->box[1] > 256) fail("a box of more than 256 elements");
   if (tensor->swizzle_bytes && tensor->box[0] * tensor->element_bytes > tensor->swizzle_bytes) fail("a box wider than the swizzle");
   shared_pointer(to, 128, tensor->swizzle_bytes == 128 ? 1024 : 128, "a tensor copy");
-  transaction(barrier);
-  const TensorCopy copy{to, barrier, *tensor, c0, c1};
-  if (machine.now())
-    carry_out(copy);
-  else
-    machine.tensor_copies.push_back(copy);
+  if (blocks >> machine.launch.cluster) fail("a tensor copy to blocks 0x%x of a cluster of %u", blocks, machine.launch.cluster);
+  if (!blocks) blocks = 1u << machine.current->rank;
+  for (unsigned rank = 0; rank < machine.launch.cluster; rank++) {  // it comes to each when it comes there
+    if (!(blocks >> rank & 1)) continue;
+    must_run(rank, "a tensor copy into");
+    transaction_in(rank, barrier);
+    const TensorCopy copy{rank, to, barrier, *tensor, c0, c1};
+    if (machine.now())
+      carry_out(copy);
+    else
+      machine.tensor_copies.push_back(copy);
+  }
 }
 
 bool deliver_tensor_copy() {

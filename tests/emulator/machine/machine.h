@@ -1,4 +1,5 @@
-// State of the emulated multiprocessor: one thread block at a time, every CUDA thread a fiber ("lane") with its own stack.
+// State of the emulated multiprocessor: one thread block at a time, or one cluster of them, every CUDA thread a fiber
+// ("lane") with its own stack.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -10,7 +11,7 @@
 namespace emulator {
 
 enum class Timing { eager, lazy, random };  // when asynchronous work happens: at once, as late as allowed, at any time
-enum class State { runnable, paused, at_barrier, in_warp, polling, done };
+enum class State { runnable, paused, at_barrier, at_cluster, in_warp, polling, done };
 constexpr unsigned kWarp = 32;
 
 struct Copy {
@@ -23,10 +24,13 @@ struct Copy {
 struct Lane {
   void* stack_pointer = nullptr;
   char* stack_top = nullptr;
-  unsigned number = 0;  // in the block
+  unsigned number = 0;  // in the cluster
+  unsigned rank = 0;    // of its block there
   Place place{};
   State state = State::done;
   unsigned barrier = 0;  // which one it stands at
+  unsigned cluster_phase = 0;  // of the barrier of the cluster, when it arrived there
+  bool has_arrived = false;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
 };
@@ -54,17 +58,17 @@ struct Warp {
 };
 
 struct Barrier {  // of threads
-  unsigned id, expected, arrived;
+  unsigned rank, id, expected, arrived;
 };
 
 struct TensorCopy {
-  unsigned to, barrier;
+  unsigned rank, to, barrier;
   TensorMap map;  // a copy: the thread that asked may return before its data comes
   int c0, c1;
 };
 
 struct Transaction {  // mbarrier
-  unsigned address, count, pending;
+  unsigned rank, address, count, pending;
   int64_t bytes;
   unsigned phase;
 };
@@ -82,6 +86,7 @@ struct Machine {
   std::vector<Barrier> barriers;
   std::vector<Transaction> transactions;
   std::deque<TensorCopy> tensor_copies;
+  unsigned cluster_arrived = 0, cluster_phase = 0;
   Lane* current = nullptr;
   void* scheduler = nullptr;
   Statistics statistics{};
@@ -96,6 +101,7 @@ struct Machine {
   // Whether a piece of asynchronous work that may happen now does.
   bool now() { return timing == Timing::eager || (timing == Timing::random && random(2)); }
   Warp& warp_of(const Lane& lane) { return warps[lane.number / kWarp]; }
+  unsigned block_threads() const { return static_cast<unsigned>(lanes.size()) / launch.cluster; }
 };
 extern Machine machine;
 
@@ -103,6 +109,7 @@ extern Machine machine;
 void suspend(State state);  // of the running lane, until somebody makes it runnable
 void pause_sometimes();     // lets other warps go first, where timing is random
 void wake_polling();
+void must_run(unsigned rank, const char* what);  // fails where all threads of a block of the cluster have returned
 
 // warps.cpp: every lane of `mask` brings a record; the last one to come acts for all.
 using Act = void (*)(Warp& warp, unsigned mask, void** records);
@@ -110,15 +117,19 @@ void together(const char* operation, unsigned mask, void* record, Act act);
 unsigned whole_warp();
 
 // memory.cpp
-struct Window {  // the block's shared memory
+constexpr unsigned kMostBlocks = 2, kRankShift = 24;  // of a cluster; where an address tells a block
+struct Window {  // a block's shared memory
   char *begin, *end;
   unsigned base, dynamic_offset;  // address of `begin`
 };
-extern Window window;
-void open_window(const Launch& launch);
-void poison_window();
-void check_window();
+Window& window_of(unsigned rank);
+Window& own_window();
+void open_windows(const Launch& launch);
+void poison_windows();
+void check_windows();
+unsigned rank_of(unsigned address);  // the block that an address is of: the running thread's, if it tells none
 char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const char* what);
+char* shared_pointer_in(unsigned rank, unsigned address, unsigned bytes, unsigned alignment, const char* what);
 void catch_faults(bool on);
 
 // trace.cpp: nothing happens unless the kernel was compiled for it. `where` tells instructions apart.

@@ -9,9 +9,9 @@
 #include "machine.h"
 
 namespace emulator {
-Window window{};
-
 namespace {
+Window windows[kMostBlocks]{};
+constexpr const char* kShared = "shared memory";
 constexpr size_t kPage = 4096;
 constexpr size_t kGuard = 16 << 20;  // wide: an access that is some rows off still ends here
 constexpr size_t kHuge = 1 << 30;
@@ -108,28 +108,51 @@ void catch_faults(bool on) {
 
 // The window ends where its last byte does; the address of dynamic memory is a multiple of what the source declares and
 // of nothing more, so that a kernel that needs more is found out.
-void open_window(const Launch& launch) {
+void open_windows(const Launch& launch) {
   const unsigned fixed = (launch.static_bytes + 15) / 16 * 16, bytes = fixed + (launch.dynamic_bytes + 15) / 16 * 16;
-  for (size_t i = 0; i < regions.size(); i++)
-    if (!std::strcmp(regions[i].name, "shared memory")) {
+  for (size_t i = regions.size(); i--;)
+    if (!std::strcmp(regions[i].name, kShared)) {
       munmap(regions[i].reserved, regions[i].reserved_bytes);
       regions.erase(regions.begin() + static_cast<long>(i));
-      break;
     }
-  regions.push_back(reserve(bytes, false, 0, "shared memory"));
   const unsigned alignment = launch.dynamic_alignment;
   unsigned dynamic = (1024 + fixed + alignment - 1) / alignment * alignment;
   if (alignment < 1024 && dynamic % (2 * alignment) == 0) dynamic += alignment;
-  window = {regions.back().begin, regions.back().end, dynamic - fixed, fixed};
+  for (unsigned rank = 0; rank < launch.cluster; rank++) {
+    regions.push_back(reserve(bytes, false, 0, kShared));
+    windows[rank] = {regions.back().begin, regions.back().end, dynamic - fixed, fixed};
+  }
 }
 
-void poison_window() { std::memset(window.begin, kPoison, static_cast<size_t>(window.end - window.begin)); }
+Window& window_of(unsigned rank) { return windows[rank]; }
+Window& own_window() { return windows[machine.current ? machine.current->rank : 0]; }
 
-void check_window() {
-  if (!poisoned(regions.back().mapped, window.begin)) fail("a write before shared memory");
+void poison_windows() {
+  for (unsigned rank = 0; rank < machine.launch.cluster; rank++)
+    std::memset(windows[rank].begin, kPoison, static_cast<size_t>(windows[rank].end - windows[rank].begin));
+}
+
+void check_windows() {
+  for (const Region& region : regions)
+    if (!std::strcmp(region.name, kShared) && !poisoned(region.mapped, region.begin)) fail("a write before shared memory");
+}
+
+unsigned in_block(unsigned address, unsigned rank) {
+  if (rank >= machine.launch.cluster) fail("block %u of a cluster of %u", rank, machine.launch.cluster);
+  return (address & ((1u << kRankShift) - 1)) | (rank + 1) << kRankShift;
+}
+
+unsigned rank_of(unsigned address) {
+  if (address >> kRankShift) return (address >> kRankShift) - 1;
+  return machine.current ? machine.current->rank : 0;
 }
 
 char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const char* what) {
+  return shared_pointer_in(rank_of(address), address & ((1u << kRankShift) - 1), bytes, alignment, what);
+}
+
+char* shared_pointer_in(unsigned rank, unsigned address, unsigned bytes, unsigned alignment, const char* what) {
+  const Window& window = windows[rank];
   const unsigned size = static_cast<unsigned>(window.end - window.begin);
   const unsigned offset = address - window.base;
   if (offset >= size || size - offset < bytes) fail("%s outside shared memory: offset %d of %u", what, static_cast<int>(offset), size);
@@ -138,12 +161,13 @@ char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const
 }
 
 unsigned shared_address(const void* pointer) {
+  const Window& window = own_window();
   const char* p = static_cast<const char*>(pointer);
   if (p < window.begin - kGuard || p > window.end + kGuard) fail("the address of shared memory is taken of something else");
   return static_cast<unsigned>(p - window.begin) + window.base;
 }
-char* static_shared(unsigned offset, unsigned bytes) { return shared_pointer(window.base + offset, bytes, 1, "a variable"); }
-char* dynamic_shared() { return window.begin + window.dynamic_offset; }
+char* static_shared(unsigned offset, unsigned bytes) { return shared_pointer(own_window().base + offset, bytes, 1, "a variable"); }
+char* dynamic_shared() { return own_window().begin + own_window().dynamic_offset; }
 
 void shared_store(unsigned address, const void* from, unsigned bytes) {
   char* to = shared_pointer(address, bytes, bytes, "a store");

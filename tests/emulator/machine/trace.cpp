@@ -33,6 +33,7 @@ struct Trace {
 
 const char* inside(const void* address) {
   const char* p = static_cast<const char*>(address);
+  const Window& window = own_window();
   return machine.traced && machine.current && window.begin <= p && p < window.end ? p : nullptr;
 }
 
@@ -58,7 +59,7 @@ int64_t conflicts(const Access& access) {
 unsigned warp_of(unsigned lane) { return lane / kWarp; }
 
 [[noreturn]] void race(const char* what, unsigned other, const char* p) {
-  fail("a race in shared memory at offset %ld: %s, thread %u and thread %u", static_cast<long>(p - window.begin), what,
+  fail("a race in shared memory at offset %ld: %s, thread %u and thread %u", static_cast<long>(p - own_window().begin), what,
        machine.current->number, other);
 }
 
@@ -95,7 +96,7 @@ void check_read(Seen& seen, unsigned self, const char* p) {
 }
 
 template <class Do> void each(const char* p, unsigned bytes, Do act) {
-  const auto first = static_cast<size_t>(p - window.begin);
+  const auto first = static_cast<size_t>(p - own_window().begin);
   const auto last = std::min(first + bytes, trace.seen.size());
   for (size_t i = first; i < last; i++) act(trace.seen[i]);
 }
@@ -111,7 +112,7 @@ void record(const char* p, unsigned bytes, const void* where) {
 
 void trace_block() {
   if (!machine.traced) return;
-  trace.seen.assign(static_cast<size_t>(window.end - window.begin), Seen{});
+  trace.seen.assign(static_cast<size_t>(own_window().end - own_window().begin), Seen{});
   trace.sites.assign(machine.warps.size(), {});
   trace.times.assign(machine.lanes.size(), {});
   trace.warp_epochs.assign(machine.warps.size(), 1);
