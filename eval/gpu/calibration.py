@@ -66,7 +66,7 @@ TRITON = (
     ((32, 64, 64), (32, 32), 5),
     ((32, 128, 64), (32, 32), 5),
 )
-# Hopper: block tile, the rows of a warpgroup, stages that fit; cuBLAS names such tiles for sm_90, alone and in clusters.
+# Hopper: block tile, the rows of a warpgroup, stages that fit; cuBLAS names such tiles for sm_90, and clusters of them.
 HOPPER = (
     ((128, 256, 64), 64, 4),
     ((256, 128, 64), 128, 4),

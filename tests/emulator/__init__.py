@@ -9,7 +9,7 @@ of the machine (`machine/`); g++ compiles the result, and `driver.run` runs a gr
   while warps run ahead of one another: what is not waited for is wrong in one of these timings;
 - operands lie against pages that nobody may touch, on addresses as odd as the alignment class allows; memory that was
   not written is NaN; misaligned vectors trap; what lies between rows must stay as it was;
-- blocks of a cluster run together, each with shared memory of its own; who reaches into a block that has ended is found;
+- blocks of a cluster run together, each with memory of its own; who reaches into a block that has ended is found;
 - shared memory ends where the launch says, begins each block as NaN, and its bank conflicts are counted;
 - a traced run sees each access to shared memory and refuses races that no order of running made visible.
 

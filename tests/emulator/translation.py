@@ -10,7 +10,8 @@ from emulator.ptx import close, translate
 ELEMENT_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "__half": 2, "uchar": 1, "char": 1, "uint64_t": 8}
 ELEMENT_BYTES |= {"nv_bfloat16": 2, "__nv_bfloat16": 2, "double": 8, "uint16_t": 2, "ushort": 2, "unsigned": 4}
 KERNEL = re.compile(
-    r'extern "C" __global__ void(?:\s+__cluster_dims__\((\d+), 1, 1\))?(?:\s+__launch_bounds__\(([^)]*)\))?\s+(\w+)\s*\('
+    r'extern "C" __global__ void(?:\s+__cluster_dims__\((\d+), 1, 1\))?'
+    r"(?:\s+__launch_bounds__\(([^)]*)\))?\s+(\w+)\s*\("
 )
 DYNAMIC = re.compile(r"extern __shared__\s+(?:__align__\((\d+)\)|alignas\((\d+)\))?\s*(\w[\w ]*?)\s+(\w+)\[\];")
 STATIC = re.compile(r"__shared__\s+(?:__align__\(\d+\)|alignas\(\d+\))?\s*(\w[\w ]*?)\s+(\w+)\[(\d+)\];")

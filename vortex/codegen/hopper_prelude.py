@@ -58,7 +58,8 @@ VORTEX_DEVICE void tensor_copy(unsigned to, unsigned long long map, int along, i
       :: "r"(to), "l"(map), "r"(along), "r"(across), "r"(barrier) : "memory");
 }
 /* The same to one place in each block of the cluster that `blocks` has a bit for, and to a barrier of its own. */
-VORTEX_DEVICE void tensor_copy_to_all(unsigned to, unsigned long long map, int along, int across, unsigned barrier, int blocks) {
+VORTEX_DEVICE void tensor_copy_to_all(unsigned to, unsigned long long map, int along, int across, unsigned barrier,
+                                      int blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
       "[%1, {%2, %3}], [%4], %5;"

@@ -191,7 +191,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                         for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
                             if j % cluster == rank:
                                 call("tensor_copy_to_all", at(b_begin + stage * b_stage + j * group_bytes),
-                                     T.address_of(b), column + j * BLOCK_ROWS, origin + t * depth, full(stage), everyone)
+                                     T.address_of(b), column + j * BLOCK_ROWS, origin + t * depth, full(stage),
+                                     everyone)
                     elif cluster > 1:
                         call("tensor_copy_to_all", at(b_begin + stage * b_stage + rank * (share * ROW_BYTES)),
                              T.address_of(b), origin + t * depth, column + rank * share, full(stage), everyone)
