@@ -473,7 +473,8 @@ def test_rows_that_push_each_other_out_are_seen_under_arithmetic_where_pages_are
 
 
 def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late():
-    """Of few rows by a plain B; one that is one panel wide has no next one."""
+    """Of few rows by a plain B; one that is one panel wide has no next one, and a lone row tile none that is late while
+    the outermost cache has twice the room for B."""
     one = priced("epyc-zen4")
     roomy = replace(one, rates=replace(one.rates, overtaken=0.0))
 
@@ -483,9 +484,11 @@ def test_a_panel_that_l2_has_no_room_for_beside_the_next_one_comes_twice_as_late
 
     loose = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.pack_b or s.stage.swap)]
     size = np.array([4.0 * min(one.strategies[i].l1.k, 6000) * one.strategies[i].l0.n for i in loose])
-    wide, fits = late(2000, 6000)[loose], size <= 0.42 * one.rates.l2_bytes
-    assert fits.any() and not fits.all()
-    assert (wide[fits] == 1.0).all() and (wide[~fits] > 1.0).all()
+    lone = np.array([one.strategies[i].l0.m >= 3 for i in loose])
+    near, far, fits = late(2000, 6000)[loose], late(12000, 6000)[loose], size <= 0.42 * one.rates.l2_bytes
+    assert fits.any() and (~fits & lone).any() and (~fits & ~lone).any()
+    assert (near[fits | lone] == 1.0).all() and (near[~fits & ~lone] > 1.0).all()
+    assert (far[fits] == 1.0).all() and (far[~fits] > 1.0).all()
     assert (late(16, 6000)[loose] == 1.0).all()
 
 
