@@ -140,7 +140,16 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     def empty(stage: Any) -> Any:
         return at(barriers + (stages + stage) * BARRIER_BYTES)
 
-    share, everyone = columns // cluster, (1 << cluster) - 1
+    def mine(box: Any, rank: Any) -> Any:
+        return cluster == 1 or box % cluster == rank
+
+    def bring_b(b: Any, to: Any, along: Any, across: Any, barrier: Any) -> Any:
+        where = (at(b_begin + to), T.address_of(b), along, across, barrier)
+        if cluster == 1:
+            return call("tensor_copy", *where)
+        return call("tensor_copy_to_all", *where, (1 << cluster) - 1)
+
+    share = columns // cluster
     ready = "mbarriers_ready" if cluster == 1 else "mbarriers_ready_in_cluster"
 
     # fmt: off
@@ -187,22 +196,14 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                                  row + i * BLOCK_ROWS, origin + t * depth, full(stage))
                     else:
                         call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row, full(stage))
-                    if cluster > 1 and b_across:
+                    if b_across:
                         for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
-                            if j % cluster == rank:
-                                call("tensor_copy_to_all", at(b_begin + stage * b_stage + j * group_bytes),
-                                     T.address_of(b), column + j * BLOCK_ROWS, origin + t * depth, full(stage),
-                                     everyone)
-                    elif cluster > 1:
-                        call("tensor_copy_to_all", at(b_begin + stage * b_stage + rank * (share * ROW_BYTES)),
-                             T.address_of(b), origin + t * depth, column + rank * share, full(stage), everyone)
-                    elif b_across:
-                        for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
-                            call("tensor_copy", at(b_begin + stage * b_stage + j * group_bytes), T.address_of(b),
-                                 column + j * BLOCK_ROWS, origin + t * depth, full(stage))
+                            if mine(j, rank):
+                                bring_b(b, stage * b_stage + j * group_bytes, column + j * BLOCK_ROWS,
+                                        origin + t * depth, full(stage))
                     else:
-                        call("tensor_copy", at(b_begin + stage * b_stage), T.address_of(b), origin + t * depth, column,
-                             full(stage))
+                        bring_b(b, stage * b_stage + rank * (share * ROW_BYTES), origin + t * depth,
+                                column + rank * share, full(stage))
         else:
             if share_out:
                 call(more)

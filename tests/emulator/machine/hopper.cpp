@@ -20,7 +20,7 @@ Transaction& transaction_in(unsigned rank, unsigned address) {
 }
 
 Transaction& transaction(unsigned address) {
-  return transaction_in(rank_of(address), address & ((1u << kRankShift) - 1));
+  return transaction_in(rank_of(address), place_in_block(address));
 }
 
 void complete_if_done(Transaction& barrier) {

@@ -122,12 +122,12 @@ struct Window {  // a block's shared memory
   char *begin, *end;
   unsigned base, dynamic_offset;  // address of `begin`
 };
-Window& window_of(unsigned rank);
 Window& own_window();
 void open_windows(const Launch& launch);
 void poison_windows();
 void check_windows();
 unsigned rank_of(unsigned address);  // the block that an address is of: the running thread's, if it tells none
+unsigned place_in_block(unsigned address);
 char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const char* what);
 char* shared_pointer_in(unsigned rank, unsigned address, unsigned bytes, unsigned alignment, const char* what);
 void catch_faults(bool on);

@@ -124,7 +124,6 @@ void open_windows(const Launch& launch) {
   }
 }
 
-Window& window_of(unsigned rank) { return windows[rank]; }
 Window& own_window() { return windows[machine.current ? machine.current->rank : 0]; }
 
 void poison_windows() {
@@ -139,8 +138,10 @@ void check_windows() {
 
 unsigned in_block(unsigned address, unsigned rank) {
   if (rank >= machine.launch.cluster) fail("block %u of a cluster of %u", rank, machine.launch.cluster);
-  return (address & ((1u << kRankShift) - 1)) | (rank + 1) << kRankShift;
+  return place_in_block(address) | (rank + 1) << kRankShift;
 }
+
+unsigned place_in_block(unsigned address) { return address & ((1u << kRankShift) - 1); }
 
 unsigned rank_of(unsigned address) {
   if (address >> kRankShift) return (address >> kRankShift) - 1;
@@ -148,7 +149,7 @@ unsigned rank_of(unsigned address) {
 }
 
 char* shared_pointer(unsigned address, unsigned bytes, unsigned alignment, const char* what) {
-  return shared_pointer_in(rank_of(address), address & ((1u << kRankShift) - 1), bytes, alignment, what);
+  return shared_pointer_in(rank_of(address), place_in_block(address), bytes, alignment, what);
 }
 
 char* shared_pointer_in(unsigned rank, unsigned address, unsigned bytes, unsigned alignment, const char* what) {
