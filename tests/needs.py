@@ -24,7 +24,7 @@ an_emulator = pytest.mark.skipif(
 def few_register_tiles(share: float = 0.5) -> HardwareSpec:
     """This machine with few register tiles, none of them measured: for a library of which results alone are wanted.
 
-    A tile may take `share` of the registers, or what the accumulators that keep the multiply-add busy need and five
+    A tile may take `share` of the registers, or what the accumulators that keep a product of vectors busy need and five
     besides: of the 16 of AVX2 that is more than half. A core finds few pages again, whatever this one does: of rows
     that are read as they lie it takes so many steps of k at a time. The outermost cache is said to be small, so that
     what no cache has room for is.
@@ -32,8 +32,8 @@ def few_register_tiles(share: float = 0.5) -> HardwareSpec:
     if not {"avx2", "fma"} <= cpu_flags():
         pytest.skip("this machine has no AVX2 and FMA, the least that vortex compiles for")
     spec = load_spec("native")
-    isa = spec.multiplier("float32")
-    share = max(share, (isa.in_flight + 5) / isa.registers)
+    vectors = [isa for isa in spec.instructions if not isa.tiles]
+    share = max(share, *((isa.in_flight + 5) / isa.registers for isa in vectors))
     pages = {"page_bytes": 4096, "kept_pages": 512}
     inner, outer = spec.memories[-3:-1]
     small = {f"{outer.name}.capacity_bytes": 4 * inner.capacity_bytes, f"{outer.name}.ways": 16}

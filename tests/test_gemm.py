@@ -145,7 +145,8 @@ def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> No
             cut = slice(part[0], part[-1] + 1)
             rows, columns = (slice(None), cut) if over_b else (cut, slice(None))
             inner = right[cut] if over_b else right
-            gemm.run(replace(plan, grid=Grid(1, 1)), a[rows], inner, few[rows, columns], transpose_b=over_b)
+            whole = replace(plan, grid=Grid(1, 1, plan.grid.k))
+            gemm.run(whole, a[rows], inner, few[rows, columns], transpose_b=over_b)
         assert np.array_equal(out, few), (m, n, k, plan)
 
 

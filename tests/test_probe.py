@@ -13,9 +13,12 @@ import pytest
 from recorded import AVX2, QUIET, SAPPHIRE, SKYLAKE, machine
 
 from vortex import affinity, comparison, probe
+from vortex.candidates import sieve
 from vortex.errors import DeviceError, ToolchainError
 from vortex.hardware import spec_from
 from vortex.machine import V3, Machine, read_machine
+from vortex.operators import Gemm
+from vortex.rkernel import decompose
 from vortex.specs import load_spec, spec_to_toml
 
 linux = pytest.mark.skipif(
@@ -104,6 +107,34 @@ class TestAssembling:
         assert next(runs, None) is None
         runs = iter([dict(QUIET)])
         assert probe.measure(here) == dict(QUIET), "one run is enough where no core was held"
+
+    def test_a_core_slower_alone_than_beside_others_is_measured_again(self, tmp_path, monkeypatch: pytest.MonkeyPatch):
+        """And if that does not help, has its share of what all of them did: seen beside another guest's thread."""
+        here, (alone, every) = machine(tmp_path), QUIET["fma"]
+        slow = dict(QUIET) | {"fma": (0.4 * alone, every)}
+        runs = iter([slow, dict(QUIET)])
+        monkeypatch.setattr(probe, "run_probe", lambda machine: next(runs))
+        assert probe.measure(here) == dict(QUIET)
+        monkeypatch.setattr(probe, "run_probe", lambda machine: slow)
+        assert probe.measure(here) == slow | {"fma": (every / here.cores, every)}
+
+    @pytest.mark.parametrize("share", [1.0, 0.7])
+    @pytest.mark.parametrize(("rate", "link"), [(1.96, 4.05), (2.07, 3.8), (2.35, 4.25)])
+    def test_what_disturbs_only_slows(self, tmp_path, share, rate, link):
+        """Half of a core's multiply-adds may be another guest's; its clock is known to a tenth."""
+        scalar = QUIET["clock"][0]
+        seen = {"fma": (share * rate * scalar, 4 * share * rate * scalar), "fma_chain": (scalar / link, 0.0)}
+        fma = probe.assemble(machine(tmp_path), QUIET | seen)[0].instruction("float32")
+        assert (fma.issue_per_cycle, fma.latency_cycles) == (2, 4)
+
+    def test_a_chain_of_tiles_that_was_held_leaves_tiles_to_compile_for(self, tmp_path):
+        found, words = machine(tmp_path, model=0x8F, flags=SAPPHIRE), {}
+        for dtype, rate in (("bfloat16", 0.13e9), ("int8", 0.13e9)):
+            words |= {dtype: (2.4e9, 0.0), f"{dtype}_chain": (0.01e9, 0.0)}
+            words |= {f"{dtype}_tiles": (rate, 0.0), f"{dtype}_tiles_chain": (0.01e9, 0.0)}
+        spec, _ = probe.assemble(found, QUIET | words)
+        for isa in spec.instructions:
+            assert sieve(decompose(Gemm(dtype=isa.dtype), spec)).strategies, isa.name
 
     def test_memory_that_gave_two_cores_no_more_than_one_is_measured_again(self, tmp_path, monkeypatch):
         """Three times at most: one core may saturate it."""

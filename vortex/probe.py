@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from vortex.cache import cache_directory
 from vortex.errors import DeviceError, ToolchainError
 from vortex.machine import V3, V4, Machine, read_machine
-from vortex.probe_dots import DOTS, Rates, dot_figures
+from vortex.probe_dots import DOTS, Rates, dot_figures, latency_cycles, starts_a_cycle
 
 if TYPE_CHECKING:  # Else imported where one is made: a library of this machine is found again without its models.
     from vortex.hardware import HardwareSpec
@@ -32,7 +32,7 @@ SOURCE = PACKAGE / "runtime" / "probe.c"
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
 MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
-LAYOUT = 7  # raise when detection changes what it makes of the same machine
+LAYOUT = 8  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
 LEVELS = (
@@ -132,9 +132,13 @@ MORE = 1.3
 cores of a Zen 4 nine runs of thirteen found 63 GB/s beside 34, and four found 35."""
 
 
+TIMES = ("hand_off", "walk")
+NO_RATES = (*TIMES, "pages")
+
+
 def better(one: Rates, other: Rates) -> Rates:
     """The higher of every rate of two runs, the shorter of every time: what disturbs a measurement only slows it."""
-    pick = {name: min if name in ("hand_off", "walk") else max for name in one}
+    pick = {name: min if name in TIMES else max for name in one}
     return {name: (pick[name](a, other[name][0]), pick[name](b, other[name][1])) for name, (a, b) in one.items()}
 
 
@@ -146,13 +150,15 @@ def measure(machine: Machine) -> Rates:
         if undisturbed(rates, machine.cores) or time.monotonic() - begin > LATEST_S:
             break
         rates = better(rates, run_probe(machine))
-    return rates
+    return {name: (alone, every) if name in NO_RATES else (max(alone, every / machine.cores), every)
+            for name, (alone, every) in rates.items()}  # fmt: skip
 
 
 def undisturbed(rates: Rates, cores: int) -> bool:
-    """Whether all cores together did what one alone lets expect."""
+    """Whether all cores together did what one alone lets expect, and it as much as each of them."""
     (alone, together), (one, every) = rates["fma"], rates["dram"]
-    return together >= TOGETHER * cores * alone and (cores == 1 or every >= MORE * one)
+    alike = TOGETHER * cores * alone <= together <= cores * alone / TOGETHER
+    return alike and (cores == 1 or every >= MORE * one)
 
 
 def run_probe(machine: Machine) -> Rates:
@@ -196,14 +202,14 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     name = "vfmadd231ps-zmm" if wide else "vfmadd231ps-ymm"
     alone, together = (rate * lanes * 2 for rate in rates["fma"])
     scalar = rates["clock"][0]
-    issue = max(1, round(rates["fma"][0] / scalar))
+    issue = starts_a_cycle(rates["fma"][0] / scalar)
     held = together < TOGETHER * cores * alone  # at every try: what one core does alone counts for each
     clock = round((alone if held else together / cores) / (issue * lanes * 2))
     peak = clock * cores * issue * lanes * 2
     fma = f"{alone / 1e9:.0f} GFLOP/s on one core, {together / 1e9:.0f} on all" + ", which something else held" * held
     link = scalar / rates["fma_chain"][0]
     registers = 32 if wide else 16
-    latency = max(1, min(round(link), (registers - 2) // issue))  # a noisy one may not ask for more than there are
+    latency = latency_cycles(link, registers * 3 // 4 / issue)
     hand_off = max(10, round(rates["hand_off"][0] * 1e9))
     cpuinfo = "read from /proc/cpuinfo: "
     model = f"{cpuinfo}{machine.model_name}, family {machine.family}, model {machine.model}"

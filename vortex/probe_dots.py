@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,21 @@ from vortex.machine import Machine
 
 Rates = Mapping[str, tuple[float, float]]
 """What `probe.c` prints: name -> (one core alone, all cores together), per second; `hand_off` in seconds."""
+
+
+NOISE = 0.3
+"""Of a cycle, by which the clock may have moved between two measurements. All else only slows what is measured: another
+guest's thread on the same core takes half of its multiply-adds."""
+
+
+def starts_a_cycle(rate: float) -> int:
+    """Instructions that begin in a cycle, of which `rate` were seen to. More than two only where they clearly were."""
+    return max(1, min(math.ceil(rate - NOISE), max(2, round(rate))))
+
+
+def latency_cycles(seen: float, most: float) -> int:
+    """Cycles from one link of a chain to the next; `most` leave enough registers for as many accumulators."""
+    return max(1, min(math.floor(seen + NOISE), int(most)))
 
 
 @dataclass(frozen=True)
@@ -46,9 +62,9 @@ def dot_figures(dot: Dot, rates: Rates, clock_hz: float, flags: tuple[str, ...])
     clock, told = (clock_hz, "the clock") if dot.rows > 1 else (rates["clock"][0], "the scalar clock")
     rate, link = rates[dot.measured][0] / clock, clock / rates[f"{dot.measured}_chain"][0]
     registers, named = (8, "tmm0-tmm7") if dot.rows > 1 else (32, "zmm0-zmm31")
-    starts = max(1, round(rate))
-    cycles = max(1, round(1 / rate))
-    latency = max(1, min(round(link), (registers - 2) * cycles // starts))
+    starts, cycles = starts_a_cycle(rate), max(1, math.floor(1 / rate + NOISE))
+    accumulators = registers // 2 if dot.rows > 1 else registers * 3 // 4
+    latency = latency_cycles(link, accumulators * cycles / starts)
     tile = [
         ("rows", dot.rows, "Intel SDM vol. 1, chapter 18: palette 1"),
         ("depth", dot.rows, "the same chapter: words of a row of A"),
