@@ -335,8 +335,59 @@ class TestGraph:
         """Where kernel, window, and what is done on store are the same."""
         module, x = Branches().eval(), torch.randn(2, 8, 9, 14)
         found, counts = rewritten(module, doubles, x)
-        assert counts == {"convolution bias relu of 3": 1, "convolution bias": 3, "convolution": 1}
+        served = {"convolution bias relu of 3": 1, "convolution bias": 3, "convolution": 1, "side by side 3 of 5": 1}
+        assert counts == served
         torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        "change", [lambda x: x.add_(1.0), lambda x: functional.relu(x, True), lambda x: x.__setitem__(0, 0.5)]
+    )
+    def test_a_convolution_does_not_wait_while_its_image_is_changed(self, doubles: Libraries, change: Any):
+        first, last = nn.Conv2d(8, 4, 3, padding=1), nn.Conv2d(8, 4, 1)
+
+        def changed(x: Any) -> Any:
+            x = x * 2.0
+            before = first(x)
+            change(x)
+            return torch.cat((before, last(x)), 1)
+
+        x = torch.randn(2, 8, 9, 14)
+        found, counts = rewritten(changed, doubles, x)
+        assert counts == {"convolution bias": 2, "side by side 1 of 2": 1}
+        torch.testing.assert_close(found, changed(x), rtol=1e-4, atol=1e-4)
+
+    def test_what_else_is_put_side_by_side_stays(self, doubles: Libraries):
+        """Rows, results that are read again, and other numbers than float32."""
+        layer, linear = nn.Conv2d(8, 4, 1), nn.Linear(14, 14)
+
+        def beside(x: Any) -> Any:
+            once, twice, rows = layer(x), layer(x + 1.0), linear(x)
+            kept = torch.cat((twice, twice[:, :1]), 1)
+            return torch.cat((once, once), 2), kept, torch.cat((rows, rows), 1), torch.cat((rows > 0, x > 0), 1)
+
+        x = torch.randn(2, 8, 9, 14)
+        found, counts = rewritten(beside, doubles, x)
+        assert counts == {"convolution bias": 2, "dense bias": 1}
+        torch.testing.assert_close(found, beside(x), rtol=1e-4, atol=1e-4)
+
+    def test_windows_that_are_not_looked_at_whole_stay(self, doubles: Libraries):
+        layer = nn.Linear(14, 14)
+
+        def pooled(x: Any) -> Any:
+            rows = layer(x)
+            plain = functional.max_pool2d(rows, 3, padding=1), torch.max_pool2d(rows, (2, 3), [1, 2])
+            others = functional.max_pool2d(rows, 2, ceil_mode=True), functional.max_pool2d(rows, 2, dilation=2)
+            return (
+                *plain,
+                *others,
+                functional.max_pool2d(rows[0], 2),
+                functional.max_pool2d(rows, 2, return_indices=True),
+            )
+
+        x = torch.randn(2, 8, 9, 14)
+        found, counts = rewritten(pooled, doubles, x)
+        assert counts["pool"] == 2
+        torch.testing.assert_close(found, pooled(x), rtol=1e-4, atol=1e-4)
 
     def test_normalization_by_the_batch_is_not_folded(self, doubles: Libraries):
         module, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).train(), torch.randn(2, 3, 9, 14)
@@ -441,6 +492,41 @@ class TestBackend:
             compiled = torch.compile(served, backend="vortex", dynamic=True, options={"libraries": libraries})
             for found, expected in zip(compiled(each, here, added), served(each, here, added), strict=True):
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    def test_results_side_by_side(self, doubles: Libraries):
+        """Through Inductor: of convolutions where they belong, of others copied, whichever axis lies innermost."""
+
+        class Beside(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Conv2d(8, filters, 3, padding=1) for filters in (3, 16, 1))
+
+            def forward(self, x: Any, other: Any) -> Any:
+                first, second, third = (layer(each) for layer, each in zip(self.layers, (x, x + 1, other), strict=True))
+                return torch.cat((other, first, torch.tanh(second), x, third, second[:, 5:7]), 1)
+
+        module = Beside().eval()
+        compiled = torch.compile(module, backend="vortex", dynamic=True, options={"libraries": doubles})
+        for batch, height, width in ((2, 9, 14), (1, 1, 5), (3, 40, 33)):
+            x, other = torch.randn(batch, 8, height, width), torch.randn(batch, height, width, 8).permute(0, 3, 1, 2)
+            torch.testing.assert_close(compiled(x, other), module(x, other), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(compiled(other, x), module(other, x), rtol=1e-4, atol=1e-4)
+
+    def test_the_largest_of_windows(self, doubles: Libraries):
+        """Through Inductor, to the bit, by one thread and by all: vectors of channels and what is left of them, windows
+        that reach out of the image, rows and columns that none sees, infinities, and what is no number."""
+        windows = ((3, 1, 1), (3, 2, 1), (2, 2, 0), ((1, 3), (2, 1), (0, 1)), ((3, 2), (3, 4), (1, 0)))
+
+        def pooled(x: Any) -> Any:
+            return [functional.max_pool2d(x, *window) for window in windows]
+
+        compiled = torch.compile(pooled, backend="vortex", dynamic=True, options={"libraries": doubles})
+        for batch, channels, height, width in ((2, 83, 9, 14), (1, 16, 3, 3), (3, 5, 31, 2), (1, 64, 40, 33)):
+            x = torch.randn(batch, channels, height, width)
+            x.view(-1)[::7], x.view(-1)[::11], x.view(-1)[3::29] = -math.inf, math.inf, math.nan
+            for given in (x, x.contiguous(memory_format=torch.channels_last)):
+                for found, expected in zip(compiled(given), pooled(x), strict=True):
+                    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
     @pytest.mark.parametrize(
         ("status", "error", "words"),

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from vortex.batch_operands import MOST_RANK
 from vortex.convolution import Window, window
 from vortex.errors import DtypeError
 from vortex.torch import patterns
+from vortex.torch.between import serve_between
 from vortex.torch.convolutions import Convolution
 from vortex.torch.layers import Dense
 from vortex.torch.libraries import Finish, Libraries
 from vortex.torch.merge import beside_each_other, to_heads
 from vortex.torch.operators import matmul_of
-from vortex.torch.patterns import argument, is_constant, only_user, rank, same_extents, value
+from vortex.torch.patterns import argument, is_constant, is_fixed, only_user, rank, same_extents, value
+from vortex.torch.replaced import drop_unused, erase, replace
 from vortex.torch.served import Served
 
 WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -33,11 +33,11 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     served = Served(module)
     for node in list(module.graph.nodes):
         if node.target in patterns.DROPOUT and argument(node, 2, "training", True) is False:
-            node.replace_all_uses_with(node.args[0])
+            erase([node], node.args[0])
     for node in list(module.graph.nodes):
         if node.target in patterns.TANH and (found := patterns.tanh_gelu(node)) is not None:
             _name_gelu(*found)
-    module.graph.eliminate_dead_code()
+    drop_unused(module)
     for group in beside_each_other(module.graph):
         _serve_group(group, libraries, served)
     for node in list(module.graph.nodes):
@@ -47,11 +47,9 @@ def rewrite(module: GraphModule, libraries: Libraries) -> Served:
     for node in list(module.graph.nodes):
         if node.target in patterns.CONVOLUTION:
             _serve_convolution(node, libraries, served, done)
-        elif node.target in patterns.AVERAGE:
-            _serve_average(node, served)
-        elif node.target in patterns.MEAN | patterns.SUM:
-            _serve_total(node, served)
-    module.graph.eliminate_dead_code()
+    drop_unused(module)
+    serve_between(served)
+    drop_unused(module)
     module.graph.lint()
     module.recompile()
     return served
@@ -73,16 +71,16 @@ def _serve_product(node: Node, libraries: Libraries, served: Served) -> None:
     _check_dtype(node, (a, weight))
     if not is_constant(weight) or (bias is not None and not is_constant(bias)):
         if bias is None and not turned and rank(a) == rank(weight) <= MOST_RANK:
-            _replace(node, torch.ops.vortex.matmul.default, (a, weight, matmul_of(libraries)))
+            replace([node], torch.ops.vortex.matmul.default, (a, weight, matmul_of(libraries)))
             served.counts["matmul"] += 1
         return
     words, activation = _activation(node)
     finish: Finish = (*(("bias",) if bias is not None else ()), *words)
     layer = Dense(libraries, finish, turned, value(weight).shape)  # type: ignore[union-attr]  # a constant has one
     number = served.add("dense", layer, [weight] if bias is None else [weight, bias])
-    _replace(node, torch.ops.vortex.dense.default, (a, number))
+    replace([node], torch.ops.vortex.dense.default, (a, number))
     if activation is not None:
-        activation.replace_all_uses_with(activation.args[0])
+        erase([activation], activation.args[0])
 
 
 def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> None:
@@ -102,9 +100,8 @@ def _serve_group(group: list[Node], libraries: Libraries, served: Served) -> Non
 class Filtered:
     """A convolution with all that can be done on store."""
 
-    node: Node
-    last: Node
-    """Whose result is that of everything."""
+    nodes: list[Node]
+    """The convolution, and what is done to its result in turn."""
     constants: list[Node]
     words: Finish
     where: Window
@@ -120,6 +117,11 @@ class Filtered:
         return tuple(map(int, found.shape))
 
     @property
+    def node(self) -> Node:
+        """The convolution."""
+        return self.nodes[0]
+
+    @property
     def alike(self) -> Any:
         """What convolutions have in common that may be one of more filters; itself for one that may not."""
         if self.residual is not None or self.where.groups > 1:
@@ -131,24 +133,26 @@ class Filtered:
 def _filtered(node: Node) -> Filtered | None:
     x, filters, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
     given = [argument(node, 3 + place, name, default) for place, (name, default) in enumerate(WINDOW.items())]
-    if rank(x) != 4 or not is_constant(filters) or not (bias is None or is_constant(bias)) or not _is_fixed(given):
+    if rank(x) != 4 or not is_constant(filters) or not (bias is None or is_constant(bias)) or not is_fixed(given):
         return None
     _check_dtype(node, (x, filters))
-    constants, last, epsilon = [filters, *([] if bias is None else [bias])], node, None
-    if (found := _normalization(last)) is not None:
-        last, normalizers, epsilon = found
+    constants, nodes, epsilon = [filters, *([] if bias is None else [bias])], [node], None
+    if (found := _normalization(node)) is not None:
+        normalization, normalizers, epsilon = found
+        nodes.append(normalization)
         constants += normalizers
     words = ["bias"] if bias is not None or epsilon is not None else []
     residual = None
-    if (user := only_user(last)) is not None and user.target in patterns.ADD and not user.kwargs:
-        other = user.args[1] if user.args[0] is last else user.args[0]
-        if other is not last and same_extents(last, other):
-            residual, last = other, user
+    if (user := only_user(nodes[-1])) is not None and user.target in patterns.ADD and not user.kwargs:
+        other = user.args[1] if user.args[0] is nodes[-1] else user.args[0]
+        if other is not nodes[-1] and same_extents(nodes[-1], other):
+            residual = other
+            nodes.append(user)
             words.append("residual")
-    if (user := only_user(last)) is not None and user.target in patterns.RELU:
-        last = user
+    if (user := only_user(nodes[-1])) is not None and user.target in patterns.RELU:
+        nodes.append(user)
         words.append("relu")
-    return Filtered(node, last, constants, tuple(words), window(*given), bias is not None, epsilon, residual)
+    return Filtered(nodes, constants, tuple(words), window(*given), bias is not None, epsilon, residual)
 
 
 def _serve_convolution(node: Node, libraries: Libraries, served: Served, done: set[Node]) -> None:
@@ -170,48 +174,14 @@ def _serve_convolution(node: Node, libraries: Libraries, served: Served, done: s
     number = served.add("convolution", layer, [constant for each in group for constant in each.constants])
     if len(group) == 1:
         if one.residual is None:
-            _replace(one.last, torch.ops.vortex.convolve.default, (x, number))
+            replace(one.nodes, torch.ops.vortex.convolve.default, (x, number))
         else:
-            _replace(one.last, torch.ops.vortex.convolve_added.default, (x, one.residual, number))
+            replace(one.nodes, torch.ops.vortex.convolve_added.default, (x, one.residual, number))
         return
     with node.graph.inserting_before(node):
         everything = node.graph.call_function(torch.ops.vortex.convolve.default, (x, number))
     for each, first in zip(group, accumulate((shape[0] for shape in shapes), initial=0), strict=False):
-        _replace(each.last, torch.narrow, (everything, 1, first, each.filters[0]))
-
-
-def _serve_average(node: Node, served: Served) -> None:
-    x, size = argument(node, 0, "input"), argument(node, 1, "output_size")
-    wanted = [size, size] if isinstance(size, int) else list(size)
-    if rank(x) == 4 and _is_fixed(wanted) and _varies(x, (2, 3)):
-        _replace(node, torch.ops.vortex.average.default, (x, *wanted))
-        served.counts["average"] += 1
-
-
-def _serve_total(node: Node, served: Served) -> None:
-    x, axes, kept = argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "keepdim", False)
-    axes = [axes] if isinstance(axes, int) else axes
-    known = isinstance(axes, tuple | list) and _is_fixed(list(axes)) and isinstance(kept, bool)
-    if not known or "dtype" in node.kwargs or len(node.args) > 3 or not rank(x):
-        return
-    places = [axis % rank(x) for axis in axes]
-    if _varies(x, places):
-        mean = node.target in patterns.MEAN
-        _replace(node, torch.ops.vortex.total.default, (x, places, kept, mean))
-        served.counts["mean" if mean else "sum"] += 1
-
-
-def _varies(x: Node, axes: Sequence[int]) -> bool:
-    """Whether x are real numbers, and the program is for more than one extent of an axis."""
-    found = value(x)
-    if found is None or not found.is_floating_point():
-        return False
-    return any(not is_concrete_int(found.shape[axis]) for axis in axes)
-
-
-def _is_fixed(given: list[Any]) -> bool:
-    """Whether stride, padding, dilation and groups are whole numbers, or tuples of them."""
-    return all(isinstance(each, int) for one in given for each in (one if isinstance(one, tuple | list) else [one]))
+        replace(each.nodes, torch.narrow, (everything, 1, first, each.filters[0]))
 
 
 def _normalization(node: Node) -> tuple[Node, list[Node], float] | None:
@@ -267,10 +237,3 @@ def _check_dtype(node: Node, operands: tuple[Node, ...]) -> None:
                 f"{node.format_node()}: {operand} is {found.dtype}; expected float32, in which Vortex serves networks; "
                 "convert the model with .float(), or compile it with another backend"
             )
-
-
-def _replace(node: Node, target: object, arguments: tuple[object, ...]) -> None:
-    with node.graph.inserting_before(node):
-        new = node.graph.call_function(target, arguments)
-    new.meta.update(node.meta)
-    node.replace_all_uses_with(new)

@@ -1,29 +1,8 @@
 /* Layers of PyTorch's graphs, called by the C++ that Inductor writes: what a layer's weights pushed out of a core's caches is slow to come
  * back, and Python between two layers was 20 us of it. The layers of a program are bound to their weights before it runs
- * (`vortex.torch.program`); here one is found by its number, its result is made, and a door of its library called.
- *
- * Of PyTorch these functions of its stable C interface are called (torch/csrc/inductor/aoti_torch/c/shim.h). */
-#include "fold.h"
+ * (`vortex.torch.program`); here one is found by its number, its result is made, and a door of its library called. */
 #include "refusals.h"
-
-typedef struct tensor_object *tensor;
-typedef struct library_object *library;
-typedef uint64_t argument; /* of an operator as PyTorch calls it: a number, or a tensor that is then ours */
-
-int32_t aoti_torch_get_data_ptr(tensor, void **);
-int32_t aoti_torch_get_dim(tensor, int64_t *);
-int32_t aoti_torch_get_sizes(tensor, int64_t **);
-int32_t aoti_torch_get_strides(tensor, int64_t **);
-int32_t aoti_torch_get_dtype(tensor, int32_t *);
-int32_t aoti_torch_get_device_type(tensor, int32_t *);
-int32_t aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, tensor *);
-int32_t aoti_torch_copy_(tensor, tensor, int32_t);
-int32_t aoti_torch_delete_tensor_object(tensor);
-int32_t aoti_torch_dtype_float32(void);
-int32_t aoti_torch_device_type_cpu(void);
-int32_t aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t, library *);
-int32_t aoti_torch_library_impl(library, const char *, void (*)(argument *, uint64_t, uint64_t));
-void aoti_torch_check(_Bool, const char *, const char *, uint32_t, const char *);
+#include "tensors.h"
 
 enum { MOST_CONSTANTS = 2, MOST_NUMBERS = 15 };
 /* Of a product (door.c). */
@@ -72,49 +51,9 @@ static void call(const layer *l, const TVMFFIAny *values, int32_t count) {
   status = cell->safe_call(l->door, values, count, &result) ? UNREADABLE : result.v_int64;
 }
 
-/* A tensor as the doors read it; 0 for one that they do not. */
-static int view(tensor from, DLTensor *t) {
-  int64_t rank;
-  int32_t dtype, device;
-  if (aoti_torch_get_dtype(from, &dtype) || aoti_torch_get_device_type(from, &device) || aoti_torch_get_dim(from, &rank)) return 0;
-  if (dtype != aoti_torch_dtype_float32() || device != aoti_torch_device_type_cpu() || rank > MOST_RANK) return 0;
-  *t = (DLTensor){.device = {kDLCPU, 0}, .ndim = (int32_t)rank, .dtype = {kDLFloat, 32, 1}};
-  return !aoti_torch_get_data_ptr(from, &t->data) && !aoti_torch_get_sizes(from, &t->shape) && !aoti_torch_get_strides(from, &t->strides);
-}
-
-/* A new tensor, with its view; NULL where there is no room. */
-static tensor made(int64_t rank, const int64_t *shape, const int64_t *strides, DLTensor *t) {
-  tensor result;
-  if (aoti_torch_empty_strided(rank, shape, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, &result)) return NULL;
-  if (view(result, t)) return result;
-  aoti_torch_delete_tensor_object(result);
-  return NULL;
-}
-
-/* The same values with these strides. */
-static tensor copied(tensor from, DLTensor *t, const int64_t *strides) {
-  int64_t shape[MOST_RANK], rank = t->ndim;
-  for (int64_t axis = 0; axis < rank; axis++) shape[axis] = t->shape[axis];
-  tensor copy = made(rank, shape, strides, t);
-  if (!copy || !aoti_torch_copy_(copy, from, 0)) return copy;
-  aoti_torch_delete_tensor_object(copy);
-  return NULL;
-}
-
-static void drop(tensor t) {
-  if (t) aoti_torch_delete_tensor_object(t);
-}
-
-static int64_t steps(int64_t extent) { return extent > 1 ? extent : 1; }
-
 static void dense(int64_t rank, const int64_t *shape, int64_t *strides) {
   int64_t next = 1;
   for (int64_t axis = rank - 1; axis >= 0; next *= steps(shape[axis--])) strides[axis] = next;
-}
-
-/* Of batch, channels, height and width, the channels innermost. */
-static void channels_last(const int64_t *shape, int64_t *strides) {
-  strides[1] = 1, strides[3] = steps(shape[1]), strides[2] = strides[3] * steps(shape[3]), strides[0] = strides[2] * steps(shape[2]);
 }
 
 /* x [..., k] -> [..., n]; nothing is added. What becomes of it stands in `status`. */
@@ -148,47 +87,94 @@ static tensor multiplied(tensor x, tensor residual, const layer *l) {
   return out;
 }
 
-/* x [batch, channels, height, width] -> its convolution, channels last; `residual` is added, or NULL. */
-static tensor convolved(tensor x, tensor residual, const layer *l) {
-  DLTensor in, out, added;
-  int64_t strides[4], numbers[MOST_NUMBERS];
-  tensor of_x = NULL, of_residual = NULL, result = NULL;
-  if (!view(x, &in) || in.ndim != 4 || (residual && (!view(residual, &added) || added.ndim != 4))) return NULL;
+/* What the door of a convolution is told of this x, and the shape of the result. */
+static void measure(const layer *l, const DLTensor *x, int64_t *numbers, int64_t *shape) {
   for (int i = 0; i < MOST_NUMBERS; i++) numbers[i] = l->numbers[i];
-  int64_t tall = in.shape[2] + numbers[PAD_TOP] + numbers[PAD_BOTTOM] - (numbers[KERNEL_H] - 1) * numbers[DILATION_H] - 1;
-  int64_t wide = in.shape[3] + numbers[PAD_LEFT] + numbers[PAD_RIGHT] - (numbers[KERNEL_W] - 1) * numbers[DILATION_W] - 1;
-  numbers[OUT_H] = tall < 0 ? 0 : tall / numbers[STRIDE_H] + 1;
-  numbers[OUT_W] = wide < 0 ? 0 : wide / numbers[STRIDE_W] + 1;
-  const int64_t shape[] = {in.shape[0], numbers[FILTERS], numbers[OUT_H], numbers[OUT_W]};
-  channels_last(shape, strides);
-  int differs = 0;
-  for (int i = 0; residual && i < 4; i++) differs |= shape[i] > 1 && added.strides[i] != strides[i];
-  if (differs && !(of_residual = copied(residual, &added, strides))) return NULL;
-  if (!(result = made(4, shape, strides, &out))) goto done;
+  int64_t tall = x->shape[2] + numbers[PAD_TOP] + numbers[PAD_BOTTOM] - (numbers[KERNEL_H] - 1) * numbers[DILATION_H] - 1;
+  int64_t wide = x->shape[3] + numbers[PAD_LEFT] + numbers[PAD_RIGHT] - (numbers[KERNEL_W] - 1) * numbers[DILATION_W] - 1;
+  shape[0] = x->shape[0], shape[1] = numbers[FILTERS];
+  shape[2] = numbers[OUT_H] = tall < 0 ? 0 : tall / numbers[STRIDE_H] + 1;
+  shape[3] = numbers[OUT_W] = wide < 0 ? 0 : wide / numbers[STRIDE_W] + 1;
+}
+
+/* x [batch, channels, height, width] -> its convolution, to where `out` lies; `added` is, or NULL. Sets `status`. */
+static void convolve(const layer *l, tensor x, DLTensor *in, DLTensor *added, const int64_t *numbers, DLTensor *out) {
+  tensor copy = NULL;
   for (int tries = 0; tries < 2; tries++) {
-    TVMFFIAny values[4 + FORMS + 1 + MOST_CONSTANTS] = {borrowed(&in), constant(l->constants[0]), borrowed(&out), integer(1)};
+    TVMFFIAny values[4 + FORMS + 1 + MOST_CONSTANTS] = {borrowed(in), constant(l->constants[0]), borrowed(out), integer(1)};
     int32_t count = 4;
     for (int i = 0; i <= FORMS; i++) values[count++] = integer(numbers[i]);
     if (l->operands) values[count++] = constant(l->constants[1]);
-    if (residual) values[count++] = borrowed(&added);
+    if (added) values[count++] = borrowed(added);
     call(l, values, count);
     if (status != REFUSE(BAD_STRIDES, 0)) break;
-    channels_last(in.shape, strides);
-    if (of_x || !(of_x = copied(x, &in, strides))) break;
+    int64_t strides[4];
+    channels_last(in->shape, strides);
+    if (copy || !(copy = copied(x, in, strides))) break;
   }
-done:
-  drop(of_x);
-  drop(of_residual);
+  drop(copy);
+}
+
+/* The same to a new tensor, channels last. */
+static tensor convolved(tensor x, tensor residual, const layer *l) {
+  DLTensor in, out, added;
+  int64_t shape[4], strides[4], numbers[MOST_NUMBERS];
+  tensor copy = NULL, result = NULL;
+  if (!view(x, &in) || in.ndim != 4 || (residual && (!view(residual, &added) || added.ndim != 4))) return NULL;
+  measure(l, &in, numbers, shape);
+  channels_last(shape, strides);
+  int differs = 0;
+  for (int i = 0; residual && i < 4; i++) differs |= shape[i] > 1 && added.strides[i] != strides[i];
+  if (differs && !(copy = copied(residual, &added, strides))) return NULL;
+  if ((result = made(4, shape, strides, &out))) convolve(l, x, &in, residual ? &added : NULL, numbers, &out);
+  drop(copy);
   return result;
+}
+
+/* The layer of this number in the program that runs, or NULL. */
+static const layer *numbered(int64_t number) {
+  int known = running && number >= running->first && number < running->first + running->count;
+  return known ? running->layers[number - running->first] : NULL;
 }
 
 /* The result of a layer, given away; 1 if there is none. */
 static int32_t serve(tensor x, tensor residual, int64_t number, tensor (*with)(tensor, tensor, const layer *), tensor *result) {
-  const layer *l = running && number >= running->first && number < running->first + running->count ? running->layers[number - running->first] : NULL;
+  const layer *l = numbered(number);
   status = UNREADABLE;
   *result = l ? with(x, residual, l) : NULL;
   if (status) drop(*result);
   return status != 0;
+}
+
+/* Channels of one result after those of the other. Of each, `layers` has the convolution that x goes through, or -1 where it is x itself. */
+static tensor gathered(const tensor *given, int64_t count, const int64_t *layers) {
+  DLTensor in, whole;
+  int64_t shape[4], strides[4], numbers[MOST_NUMBERS], channels = 0;
+  for (int64_t i = 0; i < count; i++) {
+    const layer *l = numbered(layers[i]);
+    if (!view(given[i], &in) || in.ndim != 4 || (layers[i] >= 0 && !l)) return NULL;
+    if (l) measure(l, &in, numbers, shape);
+    channels += l ? shape[1] : in.shape[1];
+    for (int axis = 0; !l && axis < 4; axis++) shape[axis] = in.shape[axis];
+  }
+  shape[1] = channels;
+  channels_last(shape, strides);
+  tensor result = made(4, shape, strides, &whole);
+  float *next = result ? whole.data : NULL;
+  status = result ? 0 : UNREADABLE;
+  for (int64_t i = 0; i < count && !status; i++) {
+    const layer *l = numbered(layers[i]);
+    int64_t mine[4] = {shape[0], 0, shape[2], shape[3]};
+    DLTensor out = whole;
+    view(given[i], &in);
+    if (l) measure(l, &in, numbers, mine);
+    else mine[1] = in.shape[1];
+    out.shape = mine, out.data = next;
+    if (l) convolve(l, given[i], &in, NULL, numbers, &out);
+    else status = copy_pixels(given[i], &in, &out) ? 0 : UNREADABLE;
+    next += mine[1];
+  }
+  return result;
 }
 
 /* As Inductor calls the operators of these names. */
@@ -196,6 +182,12 @@ EXPORT int32_t aoti_torch_cpu_dense(tensor x, int64_t number, tensor *result) { 
 EXPORT int32_t aoti_torch_cpu_convolve(tensor x, int64_t number, tensor *result) { return serve(x, NULL, number, convolved, result); }
 EXPORT int32_t aoti_torch_cpu_convolve_added(tensor x, tensor residual, int64_t number, tensor *result) {
   return serve(x, residual, number, convolved, result);
+}
+EXPORT int32_t aoti_torch_cpu_gather_channels(const tensor *given, int64_t count, const int64_t *layers, int64_t same, tensor *result) {
+  status = UNREADABLE;
+  *result = gathered(given, count, layers);
+  if (status) drop(*result);
+  return status != 0;
 }
 
 /* The same as PyTorch calls them where a graph is run node by node. */
@@ -213,8 +205,9 @@ static void convolve_boxed(argument *stack, uint64_t inputs, uint64_t outputs) {
 static void convolve_added_boxed(argument *stack, uint64_t inputs, uint64_t outputs) { serve_boxed(stack, 2, convolved); }
 
 /* Other than 0 where PyTorch does not take them. */
-EXPORT int32_t vortex_register(void) {
+EXPORT int32_t vortex_register(fork_join lent) {
   library vortex;
+  borrow(lent);
   return aoti_torch_library_init_impl("vortex", "CPU", __FILE__, __LINE__, &vortex) || aoti_torch_library_impl(vortex, "dense", dense_boxed) ||
          aoti_torch_library_impl(vortex, "convolve", convolve_boxed) ||
          aoti_torch_library_impl(vortex, "convolve_added", convolve_added_boxed);

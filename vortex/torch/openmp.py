@@ -28,13 +28,18 @@ def _run_time() -> ctypes.CDLL:
     )
 
 
+def fork_join() -> int:
+    """Where what runs a function on all of PyTorch's threads is: GCC's GOMP_parallel."""
+    entry = ctypes.cast(_run_time().GOMP_parallel, ctypes.c_void_p).value
+    assert entry is not None
+    return entry
+
+
 def share_threads() -> None:
     """From now on every library of this process computes on PyTorch's threads, as many as PyTorch uses.
 
     Otherwise two pools would poll on the same cores, which halves the speed of both.
     """
-    entry = ctypes.cast(_run_time().GOMP_parallel, ctypes.c_void_p).value
-    assert entry is not None
     if get_num_threads() != torch.get_num_threads():
         set_num_threads(torch.get_num_threads())
-    borrow_threads(entry)
+    borrow_threads(fork_join())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,6 +22,8 @@ _library = torch.library.Library("vortex", "DEF")
 _library.define("dense(Tensor x, int layer) -> Tensor")
 _library.define("convolve(Tensor x, int layer) -> Tensor")
 _library.define("convolve_added(Tensor x, Tensor residual, int layer) -> Tensor")
+_library.define("gather_channels(Tensor[] x, int[] layers) -> Tensor")
+_library.define("pool(Tensor x, int tall, int wide, int down, int across, int above, int before) -> Tensor")
 _library.define("matmul(Tensor a, Tensor b, int library) -> Tensor")
 _library.define("average(Tensor x, int height, int width) -> Tensor")
 _library.define("total(Tensor x, int[] axes, bool kept, bool mean) -> Tensor")
@@ -61,6 +64,19 @@ def _added_shape(x: torch.Tensor, residual: torch.Tensor, layer: int) -> Any:
     return _convolution_shape(x, layer)
 
 
+def _gather(x: Sequence[torch.Tensor], layers: Sequence[int]) -> torch.Tensor:
+    convolve = torch.ops.vortex.convolve.default
+    parts = [given if layer < 0 else convolve(given, layer) for given, layer in zip(x, layers, strict=True)]
+    return torch.cat(parts, 1).contiguous(memory_format=torch.channels_last)
+
+
+def _gathered_shape(x: Sequence[torch.Tensor], layers: Sequence[int]) -> Any:
+    parts = [given if layer < 0 else _convolution_shape(given, layer) for given, layer in zip(x, layers, strict=True)]
+    batch, _, height, width = parts[0].shape
+    shape = (batch, sum(part.shape[1] for part in parts), height, width)
+    return torch.empty(shape, dtype=x[0].dtype, device=x[0].device, memory_format=torch.channels_last)
+
+
 def _matmul(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
     return _products[library](a, b)
 
@@ -70,12 +86,20 @@ def _matmul_shape(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:
     return a.new_empty((*batch, a.shape[-2], b.shape[-1]))
 
 
-for _name, _run in (("matmul", _matmul), ("average", pools.average), ("total", pools.total)):
+for _name, _run in (
+    ("gather_channels", _gather),
+    ("pool", pools.largest),
+    ("matmul", _matmul),
+    ("average", pools.average),
+    ("total", pools.total),
+):
     _library.impl(_name, _run, "CPU")
 for _name, _shape in (
     ("dense", _dense_shape),
     ("convolve", _convolution_shape),
     ("convolve_added", _added_shape),
+    ("gather_channels", _gathered_shape),
+    ("pool", pools.largest_shape),
     ("matmul", _matmul_shape),
     ("average", pools.average_shape),
     ("total", pools.total_shape),

@@ -22,11 +22,14 @@ ADD: set[Any] = {operator.add, operator.iadd, torch.add, "add", "add_"}
 MULTIPLY: set[Any] = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
 POWER: set[Any] = {operator.pow, torch.pow, "pow"}
 TANH: set[Any] = {torch.tanh, functional.tanh, "tanh"}
+IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "setitem"}
 VIEW: set[Any] = {"view", "reshape", torch.reshape}
 DROPOUT: set[Any] = {functional.dropout}
 CONVOLUTION: set[Any] = {torch.conv2d, functional.conv2d}
 NORMALIZATION: set[Any] = {functional.batch_norm}
 AVERAGE: set[Any] = {functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d}
+LARGEST: set[Any] = {functional.max_pool2d, torch.max_pool2d}
+CONCATENATION: set[Any] = {torch.cat, torch.concat, torch.concatenate}
 MEAN: set[Any] = {torch.mean, "mean"}
 SUM: set[Any] = {torch.sum, "sum"}
 
@@ -87,6 +90,19 @@ def without(node: Any, targets: set[Any], is_wanted: Callable[[Any], bool]) -> A
     return None
 
 
+def is_fixed(given: list[Any]) -> bool:
+    """Whether stride, padding, dilation and groups are whole numbers, or tuples of them."""
+    return all(isinstance(each, int) for one in given for each in (one if isinstance(one, tuple | list) else [one]))
+
+
+def may_write(node: Node) -> bool:
+    """Whether a node changes one of its operands: by the ways in which PyTorch names that."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    given = (*node.args, *node.kwargs.values())
+    in_place = name in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return node.op.startswith("call") and (in_place or "out" in node.kwargs or any(one is True for one in given))
+
+
 def number(given: Any) -> float | None:
     """A number written into the graph, or what one that the graph is told, or computes from such, is now."""
     if isinstance(given, int | float) and not isinstance(given, bool):
@@ -112,7 +128,8 @@ def _close(expected: float) -> Callable[[Any], bool]:
 
 def tanh_gelu(tanh: Node) -> tuple[Node, Node] | None:
     """x and the last node of 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) around this tanh, in any order."""
-    terms = pair(without(tanh.args[0], MULTIPLY, _close(math.sqrt(2 / math.pi))), ADD)
+    inner = without(tanh.args[0], MULTIPLY, _close(math.sqrt(2 / math.pi)))
+    terms = pair(inner, ADD)
     plus = only_user(tanh)
     last = only_user(plus) if plus is not None and without(plus, ADD, _close(1.0)) is tanh else None
     half = without(last, MULTIPLY, lambda one: one is plus)
@@ -123,6 +140,8 @@ def tanh_gelu(tanh: Node) -> tuple[Node, Node] | None:
     cube = without(cubic, MULTIPLY, _close(0.044715))
     power = pair(cube, POWER)
     if power is None or power[0] is not x or number(power[1]) != 3:
+        return None
+    if any(map(may_write, (tanh, tanh.args[0], inner, plus, half, cubic, cube, last))):
         return None
     for node in (tanh.args[0], plus, half, cubic, cube):
         for part in node.args:  # type: ignore[union-attr]  # nodes of a pattern that was found

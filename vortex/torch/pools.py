@@ -1,6 +1,7 @@
-"""Sums and means over extents that vary, by PyTorch's own kernels.
+"""Sums, means and largest elements over extents that vary, by PyTorch's own kernels.
 
-Inductor would write loops for them, and guard the program by how much there is to sum up; nothing asks these.
+Inductor would write loops for them, and guard the program by how much there is to sum up; nothing asks these. Where C
+runs a graph, `pools.c` finds the largest of windows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,24 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+
+
+def largest(x: torch.Tensor, tall: int, wide: int, down: int, across: int, above: int, before: int) -> torch.Tensor:
+    """x [batch, channels, h, w] -> the largest of each window, `tall` x `wide`, channels last.
+
+    Windows are `down` rows and `across` columns apart, and may reach `above` rows and `before` columns out of x.
+    """
+    found = functional.max_pool2d(x, (tall, wide), (down, across), (above, before))
+    return found.contiguous(memory_format=torch.channels_last)
+
+
+def largest_shape(
+    x: torch.Tensor, tall: int, wide: int, down: int, across: int, above: int, before: int
+) -> torch.Tensor:
+    """What `largest` makes, without values."""
+    rows, columns = (x.shape[2] + 2 * above - tall) // down + 1, (x.shape[3] + 2 * before - wide) // across + 1
+    shape = (x.shape[0], x.shape[1], rows, columns)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def average(x: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ from vortex.codegen.link import link
 from vortex.errors import OperandError, ToolchainError, VortexError
 from vortex.native import light_tvm_ffi
 from vortex.operands import REASONS
+from vortex.torch.openmp import fork_join
 
 CONSTANTS, NUMBERS = 2, 15
 UNREADABLE = -1
@@ -23,8 +24,12 @@ SHIMS = {
     "convolve": "AOTITorchError aoti_torch_cpu_convolve(AtenTensorHandle, int64_t, AtenTensorHandle *)",
     "convolve_added": "AOTITorchError aoti_torch_cpu_convolve_added("
     "AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle *)",
+    "gather_channels": "AOTITorchError aoti_torch_cpu_gather_channels("
+    "const AtenTensorHandle *, int64_t, const int64_t *, int64_t, AtenTensorHandle *)",
+    "pool": "AOTITorchError aoti_torch_cpu_pool("
+    "AtenTensorHandle, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, AtenTensorHandle *)",
 }
-"""The operators that layers.c has, and how Inductor is to declare them."""
+"""The operators that layers.c and pools.c have, and how Inductor is to declare them."""
 
 
 class LayerCall(ctypes.Structure):
@@ -67,14 +72,15 @@ def native() -> ctypes.CDLL:
     headers = Path(light_tvm_ffi().libinfo.find_include_path())
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         path = Path(folder) / "torch_layers.so"
-        link(path, [torch_library], [Path(__file__).with_name("layers.c")], [headers])
+        link(path, [torch_library], [Path(__file__).with_name(name) for name in ("layers.c", "pools.c")], [headers])
         try:
             code = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise _unsuited(str(error)) from error
     code.vortex_run.restype, code.vortex_run.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     code.vortex_status.restype = ctypes.c_int64
-    if code.vortex_register():
+    code.vortex_register.argtypes = [ctypes.c_void_p]
+    if code.vortex_register(fork_join()):
         raise _unsuited("it does not take operators in C")
     return code
 
