@@ -119,13 +119,13 @@ class TestAssembling:
         assert probe.measure(here) == slow | {"fma": (every / here.cores, every)}
 
     @pytest.mark.parametrize("share", [1.0, 0.7])
-    @pytest.mark.parametrize(("rate", "link"), [(1.96, 4.05), (2.07, 3.8), (2.35, 4.25)])
+    @pytest.mark.parametrize(("rate", "link"), [(1.96, 4.05), (2.07, 3.8), (2.35, 3.5), (4.2, 2.0), (1.0, 3.9)])
     def test_what_disturbs_only_slows(self, tmp_path, share, rate, link):
-        """Half of a core's multiply-adds may be another guest's; its clock is known to a tenth."""
+        """Half of a core's multiply-adds may be another guest's, or half of its clock while that was measured."""
         scalar = QUIET["clock"][0]
         seen = {"fma": (share * rate * scalar, 4 * share * rate * scalar), "fma_chain": (scalar / link, 0.0)}
         fma = probe.assemble(machine(tmp_path), QUIET | seen)[0].instruction("float32")
-        assert (fma.issue_per_cycle, fma.latency_cycles) == (2, 4)
+        assert (fma.issue_per_cycle, fma.latency_cycles) == (1 if rate == 1.0 else 2, 4)
 
     def test_a_chain_of_tiles_that_was_held_leaves_tiles_to_compile_for(self, tmp_path):
         found, words = machine(tmp_path, model=0x8F, flags=SAPPHIRE), {}

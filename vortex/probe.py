@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from vortex.cache import cache_directory
 from vortex.errors import DeviceError, ToolchainError
 from vortex.machine import V3, V4, Machine, read_machine
-from vortex.probe_dots import DOTS, Rates, dot_figures, latency_cycles, starts_a_cycle
+from vortex.probe_dots import DOTS, Rates, clock_of, dot_figures, latency_cycles, starts_a_cycle
 
 if TYPE_CHECKING:  # Else imported where one is made: a library of this machine is found again without its models.
     from vortex.hardware import HardwareSpec
@@ -127,6 +127,10 @@ LATEST_S = 0.65
 """No further run begins this long after the first: all take at most a second."""
 TOGETHER = 0.7
 """Share of the rate of one core alone that each of all cores has at least, unless another process holds one."""
+CLOCK = 1.15
+"""By how much clocks differ from one measurement to the next while nothing holds a core,"""
+LONGEST = 5
+"""and cycles that no multiply-add of a core with AVX2 takes longer than (uops.info)."""
 MORE = 1.3
 """Memory gives all cores so many times what it gives one, unless one saturates it, or their host holds one back: on two
 cores of a Zen 4 nine runs of thirteen found 63 GB/s beside 34, and four found 35."""
@@ -143,7 +147,7 @@ def better(one: Rates, other: Rates) -> Rates:
 
 
 def measure(machine: Machine) -> Rates:
-    """Run `probe.c` on this machine: about a quarter of a second, again while something else seems to hold a core."""
+    """Run `probe.c` on this machine: about a third of a second, again while something else seems to hold a core."""
     begin = time.monotonic()
     rates = run_probe(machine)
     for _ in range(PROBES - 1):
@@ -155,10 +159,11 @@ def measure(machine: Machine) -> Rates:
 
 
 def undisturbed(rates: Rates, cores: int) -> bool:
-    """Whether all cores together did what one alone lets expect, and it as much as each of them."""
-    (alone, together), (one, every) = rates["fma"], rates["dram"]
+    """Whether all cores together did what one alone lets expect, and it as much as each of them, by one clock."""
+    (alone, together), (one, every), (clock, _) = rates["fma"], rates["dram"], rates["clock"]
     alike = TOGETHER * cores * alone <= together <= cores * alone / TOGETHER
-    return alike and (cores == 1 or every >= MORE * one)
+    steady = clock_of(rates) <= CLOCK * clock and clock <= CLOCK * LONGEST * rates["fma_chain"][0]
+    return alike and steady and (cores == 1 or every >= MORE * one)
 
 
 def run_probe(machine: Machine) -> Rates:
@@ -201,7 +206,7 @@ def assemble(machine: Machine, rates: Rates) -> tuple[HardwareSpec, tuple[Readin
     wide = lanes == 16
     name = "vfmadd231ps-zmm" if wide else "vfmadd231ps-ymm"
     alone, together = (rate * lanes * 2 for rate in rates["fma"])
-    scalar = rates["clock"][0]
+    scalar = clock_of(rates)
     issue = starts_a_cycle(rates["fma"][0] / scalar)
     held = together < TOGETHER * cores * alone  # at every try: what one core does alone counts for each
     clock = round((alone if held else together / cores) / (issue * lanes * 2))

@@ -18,9 +18,15 @@ NOISE = 0.3
 guest's thread on the same core takes half of its multiply-adds."""
 
 
+def clock_of(rates: Rates) -> float:
+    """Cycles of scalar code a second, at least: no core starts more than two multiply-adds in one, or ends one within
+    less than four (uops.info: Haswell to Golden Cove, Zen to Zen 5)."""
+    return max(rates["clock"][0], rates["fma"][0] / 2, 4 * rates["fma_chain"][0])
+
+
 def starts_a_cycle(rate: float) -> int:
-    """Instructions that begin in a cycle, of which `rate` were seen to. More than two only where they clearly were."""
-    return max(1, min(math.ceil(rate - NOISE), max(2, round(rate))))
+    """Instructions that begin in a cycle, of which `rate` were seen to."""
+    return max(1, math.ceil(rate - NOISE))
 
 
 def latency_cycles(seen: float, most: float) -> int:
@@ -59,10 +65,10 @@ DOTS = {
 def dot_figures(dot: Dot, rates: Rates, clock_hz: float, flags: tuple[str, ...]) -> list[tuple[str, Any, str]]:
     """The figures of an instruction, each with where it came from. Vectors run at the clock of scalar code, tiles at
     the one that multiply-adds keep, `clock_hz`."""
-    clock, told = (clock_hz, "the clock") if dot.rows > 1 else (rates["clock"][0], "the scalar clock")
+    clock, told = (clock_hz, "the clock") if dot.rows > 1 else (clock_of(rates), "the scalar clock")
     rate, link = rates[dot.measured][0] / clock, clock / rates[f"{dot.measured}_chain"][0]
     registers, named = (8, "tmm0-tmm7") if dot.rows > 1 else (32, "zmm0-zmm31")
-    starts, cycles = starts_a_cycle(rate), max(1, math.floor(1 / rate + NOISE))
+    starts, cycles = starts_a_cycle(rate), max(dot.rows, math.floor(1 / rate + NOISE))  # a row of a tile takes a cycle
     accumulators = registers // 2 if dot.rows > 1 else registers * 3 // 4
     latency = latency_cycles(link, accumulators * cycles / starts)
     tile = [
