@@ -4,6 +4,8 @@
 #include "refusals.h"
 #include "tensors.h"
 
+#include <string.h>
+
 enum { MOST_CONSTANTS = 2, MOST_NUMBERS = 15 };
 /* Of a product (door.c). */
 enum { FLAGS = 0, COLUMNS, DEPTH };
@@ -146,31 +148,34 @@ static int32_t serve(tensor x, tensor residual, int64_t number, tensor (*with)(t
   return status != 0;
 }
 
-/* Channels of one result after those of the other. Of each, `layers` has the convolution that x goes through, or -1 where it is x itself. */
+/* The shape of what x becomes, by the convolution of this number, or -1 for x itself; 0 where either is not known. */
+static int become(tensor x, int64_t number, DLTensor *in, int64_t *numbers, int64_t *shape) {
+  const layer *l = numbered(number);
+  if (!view(x, in) || in->ndim != 4 || (number >= 0 && !l)) return 0;
+  if (l) measure(l, in, numbers, shape);
+  else memcpy(shape, in->shape, 4 * sizeof *shape);
+  return 1;
+}
+
+/* Channels of one result after those of the other: of each x what it becomes. */
 static tensor gathered(const tensor *given, int64_t count, const int64_t *layers) {
   DLTensor in, whole;
-  int64_t shape[4], strides[4], numbers[MOST_NUMBERS], channels = 0;
+  int64_t shape[4], mine[4], strides[4], numbers[MOST_NUMBERS];
   for (int64_t i = 0; i < count; i++) {
-    const layer *l = numbered(layers[i]);
-    if (!view(given[i], &in) || in.ndim != 4 || (layers[i] >= 0 && !l)) return NULL;
-    if (l) measure(l, &in, numbers, shape);
-    channels += l ? shape[1] : in.shape[1];
-    for (int axis = 0; !l && axis < 4; axis++) shape[axis] = in.shape[axis];
+    if (!become(given[i], layers[i], &in, numbers, mine)) return NULL;
+    if (i && (mine[0] != shape[0] || mine[2] != shape[2] || mine[3] != shape[3])) return NULL;
+    mine[1] += i ? shape[1] : 0;
+    memcpy(shape, mine, sizeof shape);
   }
-  shape[1] = channels;
   channels_last(shape, strides);
   tensor result = made(4, shape, strides, &whole);
   float *next = result ? whole.data : NULL;
   status = result ? 0 : UNREADABLE;
   for (int64_t i = 0; i < count && !status; i++) {
-    const layer *l = numbered(layers[i]);
-    int64_t mine[4] = {shape[0], 0, shape[2], shape[3]};
     DLTensor out = whole;
-    view(given[i], &in);
-    if (l) measure(l, &in, numbers, mine);
-    else mine[1] = in.shape[1];
+    become(given[i], layers[i], &in, numbers, mine);
     out.shape = mine, out.data = next;
-    if (l) convolve(l, given[i], &in, NULL, numbers, &out);
+    if (layers[i] >= 0) convolve(numbered(layers[i]), given[i], &in, NULL, numbers, &out);
     else status = copy_pixels(given[i], &in, &out) ? 0 : UNREADABLE;
     next += mine[1];
   }
