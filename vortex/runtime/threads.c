@@ -194,26 +194,12 @@ int64_t vx_get_threads(void) { return atomic_load_explicit(&pool.threads, memory
 
 void vx_borrow_threads(vx_fork_join fork_join) { atomic_store(&pool.host, fork_join); }
 
-typedef struct {
-  void (*task)(void *, int64_t);
-  void *context;
-  int64_t tasks;
-  atomic_llong next;
-} lent;
-
-static void claim_lent(void *shared) {
-  lent *job = shared;
-  int64_t index;
-  while ((index = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->tasks) job->task(job->context, index);
-}
-
 void vx_parallel(void (*task)(void *, int64_t), void *context, int64_t tasks) {
   int wanted = atomic_load_explicit(&pool.threads, memory_order_relaxed) - 1;
   if (wanted > tasks - 1) wanted = (int)(tasks - 1);
   vx_fork_join host = atomic_load_explicit(&pool.host, memory_order_relaxed);
   if (host && wanted > 0) {
-    lent job = {.task = task, .context = context, .tasks = tasks};
-    host(claim_lent, &job, (unsigned)wanted + 1, 0);
+    vx_share_out(host, (unsigned)wanted + 1, task, context, tasks);
     return;
   }
   if (wanted < 1 || pthread_mutex_trylock(&pool.owner) != 0) {

@@ -3,6 +3,7 @@
 #define VORTEX_RUNTIME_H
 
 #include "integers.h"
+#include "lent.h"
 
 #include <stddef.h>
 
@@ -386,8 +387,6 @@ void vx_forget(void);
 void vx_parallel(void (*task)(void *context, int64_t index), void *context, int64_t tasks);
 void vx_set_threads(int64_t count);
 int64_t vx_get_threads(void);
-/* Runs `body(data)` on `threads` threads, the caller one of them, and returns when all have: GOMP_parallel of every OpenMP run time. */
-typedef void (*vx_fork_join)(void (*body)(void *data), void *data, unsigned threads, unsigned flags);
 /* Tasks run on the threads of `fork_join` from now on; on the library's own ones again with NULL. */
 void vx_borrow_threads(vx_fork_join fork_join);
 

@@ -210,7 +210,7 @@ static void convolve_boxed(argument *stack, uint64_t inputs, uint64_t outputs) {
 static void convolve_added_boxed(argument *stack, uint64_t inputs, uint64_t outputs) { serve_boxed(stack, 2, convolved); }
 
 /* Other than 0 where PyTorch does not take them. */
-EXPORT int32_t vortex_register(fork_join lent) {
+EXPORT int32_t vortex_register(vx_fork_join lent) {
   library vortex;
   borrow(lent);
   return aoti_torch_library_init_impl("vortex", "CPU", __FILE__, __LINE__, &vortex) || aoti_torch_library_impl(vortex, "dense", dense_boxed) ||

@@ -56,8 +56,7 @@ def _dense_shape(x: torch.Tensor, layer: int) -> Any:
 def _convolution_shape(x: torch.Tensor, layer: int) -> Any:
     found = _layers[layer]
     assert isinstance(found, Convolution)
-    shape = found.extents(x.shape)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return pools.channels_last(x, *found.extents(x.shape))
 
 
 def _added_shape(x: torch.Tensor, residual: torch.Tensor, layer: int) -> Any:
@@ -73,8 +72,7 @@ def _gather(x: Sequence[torch.Tensor], layers: Sequence[int]) -> torch.Tensor:
 def _gathered_shape(x: Sequence[torch.Tensor], layers: Sequence[int]) -> Any:
     parts = [given if layer < 0 else _convolution_shape(given, layer) for given, layer in zip(x, layers, strict=True)]
     batch, _, height, width = parts[0].shape
-    shape = (batch, sum(part.shape[1] for part in parts), height, width)
-    return torch.empty(shape, dtype=x[0].dtype, device=x[0].device, memory_format=torch.channels_last)
+    return pools.channels_last(x[0], batch, sum(part.shape[1] for part in parts), height, width)
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, library: int) -> Any:

@@ -7,14 +7,14 @@
   } while (0)
 
 /* A row of the result. What is no number is larger than all that is, as PyTorch has it. */
-__attribute__((target(POOL_ISA))) static void POOL_ROW(const void *context, int64_t unit) {
+__attribute__((target(POOL_ISA))) static void POOL_ROW(void *context, int64_t unit) {
   const pool *p = context;
   int64_t channels = p->channels, row = p->row, pixel = p->pixel;
-  int64_t top = unit % p->rows * p->down - p->above, first = most(top, 0), tall = least(top + p->tall, p->height) - first;
+  int64_t top = unit % p->rows * p->down - p->above, first = larger(top, 0), tall = smaller(top + p->tall, p->height) - first;
   const float *image = p->from + unit / p->rows * p->image + first * row;
   float *out = p->to + unit * p->columns * channels;
   for (int64_t x = 0; x < p->columns; x++, out += channels) {
-    int64_t left = x * p->across - p->before, begin = most(left, 0), wide = least(left + p->wide, p->width) - begin, c = 0;
+    int64_t left = x * p->across - p->before, begin = larger(left, 0), wide = smaller(left + p->wide, p->width) - begin, c = 0;
     const float *seen = image + begin * pixel;
     for (; c + 4 * LANES <= channels; c += 4 * LANES) {
       const float *from = seen + c;

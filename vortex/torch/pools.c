@@ -1,36 +1,34 @@
 /* What networks do with pixels between convolutions, channels last, on PyTorch's threads: the largest of each window, and channels copied
  * beside others. Inductor's loops divide whole numbers for every vector where extents vary, and share images out, not rows: one image is
  * one thread's. */
+#include "integers.h"
 #include "tensors.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 enum { LANES = 16 };
 enum { ALONE = 16384 }; /* floats that one thread is done with before others have begun */
 
-static fork_join fork;
+static vx_fork_join host;
 
-void borrow(fork_join lent) { fork = lent; }
-
-typedef struct {
-  void (*task)(const void *, int64_t);
-  const void *context;
-  int64_t tasks;
-  atomic_llong next;
-} job;
-
-static void claim(void *shared) {
-  job *j = shared;
-  int64_t index;
-  while ((index = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks) j->task(j->context, index);
-}
+void borrow(vx_fork_join lent) { host = lent; }
 
 /* All tasks, which handle so many floats together. */
-static void share(void (*task)(const void *, int64_t), const void *context, int64_t tasks, int64_t floats) {
-  job j = {.task = task, .context = context, .tasks = tasks};
-  if (floats > ALONE && tasks > 1) fork(claim, &j, 0, 0);
-  else claim(&j);
+static void share(void (*task)(void *, int64_t), void *context, int64_t tasks, int64_t floats) {
+  if (floats > ALONE && tasks > 1) {
+    vx_share_out(host, 0, task, context, tasks);
+    return;
+  }
+  for (int64_t index = 0; index < tasks; index++) task(context, index);
+}
+
+/* Whether channels lie side by side: else they do in `copy`, which `x` shows then; 0 where there is no room for one. */
+static int channels_beside(tensor given, DLTensor *x, tensor *copy) {
+  int64_t strides[4];
+  *copy = NULL;
+  if (x->shape[1] <= 1 || x->strides[1] == 1) return 1;
+  channels_last(x->shape, strides);
+  return (*copy = copied(given, x, strides)) != NULL;
 }
 
 typedef struct {
@@ -44,9 +42,6 @@ typedef struct {
 typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 typedef int32_t bits __attribute__((vector_size(LANES * sizeof(float))));
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Compilers settle what becomes of operations on vectors before they make copies of a function for other processors (target_clones). */
 #define POOL_ROW pool_row_in_lines
 #define POOL_ISA "avx512f"
@@ -58,7 +53,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 #define POOL_ISA "sse2"
 #include "pool_row.h"
 
-static void (*pool_row(void))(const void *, int64_t) {
+static void (*pool_row(void))(void *, int64_t) {
   return __builtin_cpu_supports("avx512f") ? pool_row_in_lines : __builtin_cpu_supports("avx2") ? pool_row_in_halves : pool_row_in_quarters;
 }
 
@@ -67,15 +62,13 @@ EXPORT int32_t aoti_torch_cpu_pool(tensor x, int64_t tall, int64_t wide, int64_t
                                    tensor *result) {
   DLTensor in, out;
   int64_t strides[4];
-  tensor copy = NULL;
+  tensor copy;
   *result = NULL;
-  if (!view(x, &in) || in.ndim != 4) return 1;
-  channels_last(in.shape, strides);
-  if (in.shape[1] > 1 && in.strides[1] != 1 && !(copy = copied(x, &in, strides))) return 1;
+  if (!view(x, &in) || in.ndim != 4 || !channels_beside(x, &in, &copy)) return 1;
   const int64_t shape[] = {in.shape[0], in.shape[1], (in.shape[2] + 2 * above - tall) / down + 1, (in.shape[3] + 2 * before - wide) / across + 1};
   channels_last(shape, strides);
   if ((*result = made(4, shape, strides, &out))) {
-    const pool p = {in.data, out.data, in.shape[2], in.shape[3], in.shape[1], shape[2], shape[3], tall, wide, down, across, above, before,
+    pool p = {in.data, out.data, in.shape[2], in.shape[3], in.shape[1], shape[2], shape[3], tall, wide, down, across, above, before,
                     in.strides[0], in.strides[2], in.strides[3]};
     share(pool_row(), &p, shape[0] * shape[2], shape[0] * shape[1] * shape[2] * shape[3] * 4);
   }
@@ -87,7 +80,7 @@ typedef struct {
   const DLTensor *from, *to;
 } copying;
 
-static void copy_row(const void *context, int64_t unit) {
+static void copy_row(void *context, int64_t unit) {
   const copying *c = context;
   const int64_t *shape = c->to->shape, *of = c->from->strides, *at = c->to->strides, image = unit / shape[2], row = unit % shape[2];
   const float *from = (const float *)c->from->data + image * of[0] + row * of[2];
@@ -96,11 +89,9 @@ static void copy_row(const void *context, int64_t unit) {
 }
 
 int copy_pixels(tensor given, DLTensor *from, const DLTensor *to) {
-  int64_t strides[4];
-  tensor copy = NULL;
-  channels_last(from->shape, strides);
-  if (from->shape[1] > 1 && from->strides[1] != 1 && !(copy = copied(given, from, strides))) return 0;
-  const copying c = {from, to};
+  tensor copy;
+  if (!channels_beside(given, from, &copy)) return 0;
+  copying c = {from, to};
   share(copy_row, &c, to->shape[0] * to->shape[2], to->shape[0] * to->shape[1] * to->shape[2] * to->shape[3]);
   drop(copy);
   return 1;

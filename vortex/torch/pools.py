@@ -13,6 +13,11 @@ import torch
 from torch.nn import functional
 
 
+def channels_last(x: torch.Tensor, *shape: Any) -> torch.Tensor:
+    """A tensor of this shape, of the type and device of x, channels last, without values."""
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
 def largest(x: torch.Tensor, tall: int, wide: int, down: int, across: int, above: int, before: int) -> torch.Tensor:
     """x [batch, channels, h, w] -> the largest of each window, `tall` x `wide`, channels last.
 
@@ -27,8 +32,7 @@ def largest_shape(
 ) -> torch.Tensor:
     """What `largest` makes, without values."""
     rows, columns = (x.shape[2] + 2 * above - tall) // down + 1, (x.shape[3] + 2 * before - wide) // across + 1
-    shape = (x.shape[0], x.shape[1], rows, columns)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return channels_last(x, x.shape[0], x.shape[1], rows, columns)
 
 
 def average(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -38,8 +42,7 @@ def average(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 def average_shape(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """What `average` makes, without values."""
-    shape = (x.shape[0], x.shape[1], height, width)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return channels_last(x, x.shape[0], x.shape[1], height, width)
 
 
 def total(x: torch.Tensor, axes: Sequence[int], kept: bool, mean: bool) -> torch.Tensor:

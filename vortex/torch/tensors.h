@@ -3,6 +3,7 @@
 #define VORTEX_TENSORS_H
 
 #include "fold.h"
+#include "lent.h"
 
 typedef struct tensor_object *tensor;
 typedef struct library_object *library;
@@ -64,8 +65,7 @@ static inline void channels_last(const int64_t *shape, int64_t *strides) {
 }
 
 /* pools.c */
-typedef void (*fork_join)(void (*body)(void *data), void *data, unsigned threads, unsigned flags); /* GOMP_parallel */
-void borrow(fork_join);
+void borrow(vx_fork_join);
 int copy_pixels(tensor, DLTensor *from, const DLTensor *to); /* with the same extents, channels side by side in `to`; 0 for no room */
 
 #endif
