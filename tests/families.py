@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from priced import found, selector
 
+from vortex.explain import Explanation, explain
+from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
-from vortex.plans import LaunchPlan
+from vortex.plans import LaunchPlan, Shape
+from vortex.selector import Selector
 
 
 def keeps_or_skips(gemm: GemmKernel, family: str) -> GemmKernel:
@@ -36,3 +40,24 @@ def assert_bits_of_outer_products(
         out[:] = np.nan
         gemm.run(plan, a, right, out)
         assert np.array_equal(out, expected), (m, n, k, plan)
+
+
+def assert_adds(gemm: GemmKernel, family: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Every plan of the family leaves c + a b, in `c` of integers."""
+    (m, k), n = a.shape, b.shape[1]
+    expected = c + a @ b
+    for plan in plans_of(gemm, family, m, n, k)[0]:
+        out = c.copy()
+        gemm.run(plan, a, b, out, accumulate=True)
+        assert np.array_equal(out, expected), (m, n, k, plan)
+
+
+def explained(gemm: GemmKernel, family: str, m: int, n: int, k: int) -> Explanation:
+    """Of the family's plan for one thread, whether or not it is what this machine's costs choose."""
+    plan = next(plan for plan in plans_of(gemm, family, m, n, k)[0] if plan.workers == 1)
+    return explain(gemm.manifest, gemm.manifest.selector(), Shape(m, n, k), plan, 1)
+
+
+def computed(spec: HardwareSpec) -> Selector:
+    """Costs that no measurement disturbs: what is chosen by them, is chosen by every run."""
+    return selector(spec, found(spec).strategies)

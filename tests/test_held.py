@@ -1,16 +1,20 @@
 """The held family: a kernel that keeps B in registers, against the outer products and against integers."""
 
 from itertools import accumulate, product
+from operator import attrgetter
 
 import numpy as np
 import pytest
-from families import assert_bits_of_outer_products, keeps_or_skips, plans_of
+from families import assert_adds, assert_bits_of_outer_products, computed, explained, keeps_or_skips, plans_of
 from test_gemm import integers, reals
 
 from vortex.candidates import held_strategies, longest_run
 from vortex.codegen.cpu_held import runs
+from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.plans import OperandB, Shape
+from vortex.selector import Selector
+from vortex.specs import cpus
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +22,9 @@ def held_gemm(gemm: GemmKernel) -> GemmKernel:
     return keeps_or_skips(gemm, "held")
 
 
-def depth_of(gemm: GemmKernel) -> int:
+def depth_of(of: GemmKernel | Selector) -> int:
     """Steps of k that its kernel holds of B: 23 in the registers of AVX-512, 7 in those of AVX2."""
-    return next(strategy.l0.k for strategy in gemm.strategies if strategy.stage.held)
+    return next(strategy.l0.k for strategy in of.strategies if strategy.stage.held)
 
 
 @pytest.mark.parametrize("registers", [8, 16, 32])
@@ -54,11 +58,7 @@ def test_every_short_k_has_the_bits_of_outer_products(held_gemm: GemmKernel, pac
 def test_it_adds_to_what_is_there(held_gemm: GemmKernel) -> None:
     depth = depth_of(held_gemm)
     for m, n, k in [(3001, 12, min(depth, 8)), (2500, 16, depth), (4000, 7, 1)]:
-        a, b, c = integers(m, k), integers(k, n), integers(m, n)
-        assert held_gemm.plan(m, n, k, threads=2).strategy.stage.held
-        expected = c + a @ b
-        held_gemm(a, b, out=c, accumulate=True)
-        assert np.array_equal(c, expected)
+        assert_adds(held_gemm, "held", integers(m, k), integers(k, n), integers(m, n))
 
 
 def test_many_columns_and_strides(held_gemm: GemmKernel) -> None:
@@ -80,9 +80,16 @@ def test_no_other_infinity_or_nan_reaches_an_element(held_gemm: GemmKernel) -> N
             assert np.array_equal(np.isfinite(out), np.isfinite(a @ b))
 
 
-def test_it_is_chosen_for_a_tall_product_of_short_k(held_gemm: GemmKernel) -> None:
-    explanation = held_gemm.explain(5000, 12, min(depth_of(held_gemm), 8), threads=1)
-    assert explanation.plan.strategy.stage.held and "B held in registers" in str(explanation)
+@pytest.mark.parametrize("spec", cpus(), ids=attrgetter("name"))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_is_chosen_for_a_tall_product_of_short_k(spec: HardwareSpec, threads: int) -> None:
+    costs = computed(spec)
+    assert costs.select(Shape(5000, 12, min(depth_of(costs), 8)), threads).strategy.stage.held
+
+
+def test_it_is_explained_as_one_term(held_gemm: GemmKernel) -> None:
+    explanation = explained(held_gemm, "held", 5000, 12, min(depth_of(held_gemm), 8))
+    assert "B held in registers" in str(explanation)
     assert set(explanation.terms) == {"held_products", "start", "parts", "total"}
     assert explanation.terms["held_products"] > 0
 
@@ -93,7 +100,6 @@ def test_what_it_reads_as_it_lies_alone(held_gemm: GemmKernel) -> None:
     k = min(depth_of(held_gemm), 8)
     shapes = [Shape(5000, 12, k, OperandB.TRANSPOSED), Shape(5000, 12, k, OperandB.PLAIN, a_is_col=True)]
     assert not any(selector.select(shape, 1).strategy.stage.held for shape in shapes)
-    plan = held_gemm.plan(5000, 12, k, threads=1)
-    assert plan.strategy.stage.held
+    plan = plans_of(held_gemm, "held", 5000, 12, k)[0][0]
     with pytest.raises(ValueError, match="given plan"):
         held_gemm.run(plan, integers(5000, k), integers(12, k), np.zeros((5000, 12), np.float32), transpose_b=True)

@@ -1,22 +1,25 @@
 """The streamed family: whole rows of B past a few rows of C, against the outer products and against integers."""
 
 import ctypes
+from dataclasses import replace
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import compiled
-from families import assert_bits_of_outer_products, keeps_or_skips, plans_of
+from families import assert_adds, assert_bits_of_outer_products, computed, explained, keeps_or_skips, plans_of
 from test_gemm import integers, reals
 
-import vortex
 from vortex import operators as ops
 from vortex.affinity import cpu_flags
 from vortex.candidates import STREAMED_ROWS, STREAMS
 from vortex.families import PANEL_LINE, PANELS
+from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.plans import OperandB, Shape
+from vortex.specs import cpus
 
 LARGE = (1, 8192, 8192)
 
@@ -42,15 +45,9 @@ def test_it_leaves_what_lies_between(streamed_gemm: GemmKernel) -> None:
         assert np.array_equal(wide[:, :n], a @ b) and (wide[:, n:] == 5).all()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_it_adds_to_what_is_there(streamed_gemm: GemmKernel, threads: int) -> None:
-    m, n, k = 1, 8195, 8197
-    a, b, c = integers(m, k), integers(k, n), integers(m, n)
-    vortex.set_num_threads(threads)
-    assert streamed_gemm.plan(m, n, k).strategy.stage.streamed
-    expected = c + a @ b
-    streamed_gemm(a, b, out=c, accumulate=True)
-    assert np.array_equal(c, expected)
+def test_it_adds_to_what_is_there(streamed_gemm: GemmKernel) -> None:
+    for m, n, k in [(1, 8195, 8197), (STREAMED_ROWS + 1, 331, 77)]:
+        assert_adds(streamed_gemm, "streamed", integers(m, k), integers(k, n), integers(m, n))
 
 
 def test_no_other_infinity_or_nan_reaches_an_element(streamed_gemm: GemmKernel) -> None:
@@ -74,9 +71,19 @@ def test_a_chain_follows_its_last_step() -> None:
         assert np.array_equal(out, np.maximum(a @ b + bias, 0))
 
 
-def test_it_is_chosen_for_a_row_by_a_large_matrix(streamed_gemm: GemmKernel) -> None:
-    explanation = streamed_gemm.explain(*LARGE, threads=1)
-    assert explanation.plan.strategy.stage.streamed and "rows of B stream past" in str(explanation)
+@pytest.mark.parametrize("spec", cpus(), ids=attrgetter("name"))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_is_chosen_for_a_row_by_a_large_matrix(spec: HardwareSpec, threads: int) -> None:
+    costs = computed(spec)
+    assert costs.select(Shape(*LARGE), threads).strategy.stage.streamed
+    by_lines = replace(costs, panel=PANEL_LINE)
+    for m in PANELS:
+        assert by_lines.select(Shape(m, 1024, 2048, OperandB.PACKED), threads).strategy.stage.streamed
+
+
+def test_it_is_explained_as_one_term(streamed_gemm: GemmKernel) -> None:
+    explanation = explained(streamed_gemm, "streamed", *LARGE)
+    assert "rows of B stream past" in str(explanation)
     assert set(explanation.terms) == {"streamed_products", "start", "parts", "total"}
     assert explanation.terms["streamed_products"] > 0
 
@@ -133,5 +140,3 @@ def test_packed_rows_have_the_bits_of_outer_products(streamed_gemm: GemmKernel, 
         pytest.skip("this machine's library packs in panels of more than a line")
     for n, k in product((17, 95, 640), (STREAMS + 1, 61, 200)):
         assert_bits_of_outer_products(streamed_gemm, "streamed", reals(m, k), reals(k, n), packed=True)
-    explanation = streamed_gemm.explain(m, 1024, 2048, threads=1, packed=True)
-    assert explanation.plan.strategy.stage.streamed or m == max(PANELS)

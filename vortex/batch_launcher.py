@@ -235,16 +235,14 @@ class BatchGemmKernel(Products):
         *,
         transpose_a: bool | None = None,
         transpose_b: bool | None = None,
+        accumulate: bool = False,
         zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """Run a given plan on every product as it is, none of them folded; same operands as a call."""
-        flags, grid, extras = (
-            self._flags(transpose_a, transpose_b, False, zero_a, b),
-            plan.grid,
-            self._stage.in_order(operands),
-        )
-        return self._run(self._planned, a, b, out, flags, extras, plan.index, grid.m, grid.n, plan.workers)
+        flags = self._flags(transpose_a, transpose_b, accumulate, zero_a, b)
+        how = plan.index, plan.grid.m, plan.grid.n, plan.workers
+        return self._run(self._planned, a, b, out, flags, self._stage.in_order(operands), *how)
 
     def shape(self, batch: int, m: int, n: int, k: int, items_a: int = 0, items_b: int = 0, **operands: Any) -> Shape:
         """The shape of a batch as the selector sees it; an empty one is priced as one product."""

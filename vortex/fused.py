@@ -105,12 +105,13 @@ class FusedGemm(GemmKernel):
         *,
         transpose_a: bool = False,
         transpose_b: bool = False,
+        accumulate: bool = False,
         zero_a: int = 0,
         **operands: Any,
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         extras = self._stage.in_order(operands)
-        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + zero_flags(zero_a)
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE + zero_flags(zero_a)
         data, n, k = b, 0, 0
         if type(b) is PackedOperand:
             data, flags, n, k = b.memory, self._flags_with(b, flags), b.n, b.k

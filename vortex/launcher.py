@@ -268,7 +268,15 @@ class GemmKernel(Planner):
         return PackedOperand(data, n, k, self._identity, transposed=few)
 
     def run(
-        self, plan: LaunchPlan, a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False
+        self,
+        plan: LaunchPlan,
+        a: Any,
+        b: Any,
+        out: Any,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        accumulate: bool = False,
     ) -> Any:
         """Run a given plan instead of the selected one; same operands as a call."""
         if not isinstance(plan, LaunchPlan):
@@ -278,7 +286,7 @@ class GemmKernel(Planner):
             b, transpose_b = b.data, b.transposed
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
-        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE
         operands = exportable(a), exportable(data), out, flags, n, k, int(packed)
         status = self._run_plan(plan)(*operands, *planned(plan))
         if status:
