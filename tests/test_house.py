@@ -296,6 +296,28 @@ def own(name: str) -> str | None:
     return next((".".join(parts[:end]) for end in (2, 1) if ".".join(parts[:end]) in MODULES), None)
 
 
+ALONE = """
+import sys, threading
+from pathlib import Path
+folder = Path(sys.argv[1])
+for name in ("torch", "cuda"):
+    (folder / f"{name}.py").write_text("")
+sys.path.insert(0, str(folder))
+from vortex.codegen.toolchain import enter_tvm
+from vortex.native import on_its_own
+with on_its_own():
+    other = threading.Thread(target=lambda: __import__("cuda"))
+    other.start()
+    other.join()
+assert "cuda" in sys.modules, "hidden from other threads too"
+enter_tvm()
+assert "tvm" in sys.modules and "torch" not in sys.modules
+import torch
+from vortex.codegen.cpu_load import copy_kernel
+assert copy_kernel(8).params
+"""
+
+
 class TestOrder:
     def test_the_table_of_contents_is_complete(self):
         assert set(MODULES) == set(modules())
@@ -345,6 +367,10 @@ class TestImports:
         subprocess.run(command, check=True, timeout=60)
         installed = {name.partition(".")[0] for name in os.listdir(environment)}
         assert {"numpy", "tvm_ffi", "vortex"} <= installed and not installed & set(absent)
+
+    def test_tvm_is_entered_without_torch(self, tmp_path: Path):
+        """Which it would import where it is installed; the code that is parsed then has macros in it."""
+        subprocess.run([sys.executable, "-c", ALONE, str(tmp_path)], check=True, timeout=60)
 
     def test_eval_is_not_imported(self):
         assert not {name for path in modules().values() for name in imported(path) if name.split(".")[0] == "eval"}

@@ -271,10 +271,10 @@ def _build(
     """Of objects in the cache on disk too, if it is said what makes them."""
     from vortex.cache import object_files
     from vortex.codegen.object_cache import ObjectCache
-    from vortex.codegen.toolchain import check_versions
+    from vortex.codegen.toolchain import enter_tvm
     from vortex.hardware import HardwareSpec
 
-    check_versions()  # before TVM is imported: with the wrong pair it crashes
+    enter_tvm()
     with tempfile.TemporaryDirectory(prefix="vortex-") as folder:
         if isinstance(spec, HardwareSpec):
             if isinstance(operator, Reduce):

@@ -6,7 +6,10 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +18,35 @@ from vortex.errors import DeviceError, LibraryError
 from vortex.library import Library
 
 
-def light_tvm_ffi() -> Any:
-    """Import tvm-ffi without the imports of torch (seconds) and CUDA's bindings that it would do on its own.
+class _Absent(MetaPathFinder):
+    """A finder that says of torch and of CUDA's bindings that they are not there, to the thread that made it."""
 
-    Torch tensors are still taken.
-    """
-    hidden = [name for name in ("torch", "cuda") if not {name, "tvm_ffi"} & sys.modules.keys()]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname in ("torch", "cuda") and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"no {fullname} for tvm-ffi and TVM", name=fullname)
+
+
+@contextmanager
+def on_its_own() -> Iterator[None]:
+    """While tvm-ffi or TVM are imported: without torch (seconds) and CUDA's bindings, which they would import for what
+    nobody here asks them for. Torch tensors are still taken; what is imported already stays."""
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
     try:
-        import tvm_ffi
+        yield
     finally:
-        for name in hidden:
-            del sys.modules[name]
-    return tvm_ffi
+        sys.meta_path.remove(absent)
+
+
+def light_tvm_ffi() -> Any:
+    """tvm-ffi, imported on its own."""
+    if "tvm_ffi" not in sys.modules:
+        with on_its_own():
+            import tvm_ffi  # noqa: F401
+    return sys.modules["tvm_ffi"]
 
 
 def native_module(library: Library[Any]) -> Any:

@@ -50,19 +50,20 @@ def lower(
     simplify: bool = True,
     rewrite: Rewrite | None = None,
 ) -> tvm.IRModule:
-    """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost.
+    """Lower to what LLVM takes; `share` factors common subexpressions out, which takes minutes on the cost, and drops
+    what has no effect, which LLVM does as well.
 
     `rewrite` is applied to every function before, while indices are still those of its buffers.
-    `simplify` puts the value of every variable in its places, and drops what has no effect. Where places are many and
-    long, as in nests, that takes longer than all else, to be undone or done again by LLVM: without it buffers must have
-    one dimension, and divisions must be those of C.
+    `simplify` puts the value of every variable in its places. Where places are many and long, as in nests, that takes
+    longer than all else, to be undone or done again by LLVM: without it buffers must have one dimension, and divisions
+    must be those of C.
     """
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function for function in functions})
-    sharing = [tirx.transform.CommonSubexprElim()] if share else []
-    compact = [s_tir.transform.CompactBufferAllocation()] if simplify else []
     first = [s_tir.transform.StmtSimplify()] if simplify else []
     flat = [tirx.transform.FlattenBuffer()] if simplify else []
-    second = [tirx.transform.StmtSimplify(), tirx.transform.RemoveNoOp()] if simplify else []
+    second = [tirx.transform.StmtSimplify()] if simplify else []
+    bare = [tirx.transform.RemoveNoOp()] if simplify and share else []
+    sharing = [tirx.transform.CommonSubexprElim()] if share else []
     module = Sequential(
         [
             tirx.transform.BindTarget(target.with_host(target)),
@@ -70,7 +71,6 @@ def lower(
             s_tir.transform.LowerInitBlock(),
             s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
             s_tir.transform.ConvertBlocksToOpaque(),
-            *compact,
             s_tir.transform.LowerMatchBuffer(),
             *first,
             s_tir.transform.LowerOpaqueBlock(),
@@ -78,6 +78,7 @@ def lower(
             tirx.transform.VectorizeLoop(True),
             tirx.transform.UnrollLoop(),
             *second,
+            *bare,
         ]
     )(module)
     if rewrite:

@@ -1,8 +1,11 @@
-"""The build-time releases that are known to work together."""
+"""The build-time releases that are known to work together, and TVM as it is quick to enter."""
 
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from vortex.errors import ToolchainError
+from vortex.native import on_its_own
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 """With a later ffi release every `Schedule.tensorize` call of this TVM dies with a segmentation fault."""
@@ -21,3 +24,21 @@ def check_versions() -> dict[str, str]:
         have = ", ".join(f"{name} {release}" for name, release in found.items())
         raise ToolchainError(f"compiling needs {wanted}; found {have}; run `pip install {wanted}`")
     return found
+
+
+def enter_tvm() -> None:
+    """Import TVM, whose releases are checked before: with the wrong pair it crashes."""
+    check_versions()
+    with on_its_own():
+        from tvm.script.parser.core.parser import ScriptMacro
+    # To find it TVM has `inspect` describe every frame of the stack, with lines of source, at every macro: a seventh of
+    # the time in which the kernels of a library are emitted.
+    ScriptMacro._find_parser_def = _parser_at_work
+
+
+def _parser_at_work(macro: Any) -> Any:
+    """The parser that expands a macro of TVMScript: it leaves itself among the globals of what it evaluates."""
+    frame: Any = sys._getframe(1)
+    while macro.parser_object_name not in frame.f_globals:
+        frame = frame.f_back
+    return frame.f_globals[macro.parser_object_name]
