@@ -239,11 +239,11 @@ def device() -> str:
     return f"{model}, {len(available_cpus())} cores, {caches}"
 
 
-def commit() -> str:
-    """The git commit of the checkout, with a plus sign when files differ from it; `unknown` outside a checkout."""
+def commit(root: Path = SOURCE.parent) -> str:
+    """The git commit of a checkout, with a plus sign when files differ from it; `unknown` outside one."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=SOURCE.parent, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
     head = git("rev-parse", "--short=12", "HEAD")

@@ -30,8 +30,11 @@ class WorkerError(RuntimeError):
         self.kind = kind
 
 
-def worker_environment(system: str, threads: int) -> dict[str, str]:
-    """Thread counts for every library; waiting policies are left to each library's own default."""
+def worker_environment(system: str, threads: int, root: Path = ROOT) -> dict[str, str]:
+    """Thread counts for every library; waiting policies are left to each library's own default.
+
+    What is imported is of the checkout `root`.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -42,15 +45,24 @@ def worker_environment(system: str, threads: int) -> dict[str, str]:
     environment |= {"MKL_DYNAMIC": "FALSE", "OMP_DYNAMIC": "FALSE", "GLIBC_TUNABLES": ALLOCATOR}
     if system in SYSTEMS:
         environment |= SYSTEMS[system].environment
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), environment.get("PYTHONPATH", ""))))
     return environment
 
 
 class WorkerProcess:
     """A system in its own process, stopped between requests; started again after a crash or a timeout."""
 
-    def __init__(self, system: str, threads: int, start_timeout: float = 600.0, module: str = "eval.worker") -> None:
+    def __init__(
+        self,
+        system: str,
+        threads: int,
+        start_timeout: float = 600.0,
+        module: str = "eval.worker",
+        root: Path = ROOT,
+    ) -> None:
         self.system, self.threads, self.start_timeout, self.module = system, threads, start_timeout, module
+        self.root = root
+        """The checkout whose sources it runs."""
         self.process: subprocess.Popen[str] | None = None
         self.versions: dict[str, str] = {}
 
@@ -59,7 +71,8 @@ class WorkerProcess:
             [sys.executable, "-m", self.module, "--system", self.system, "--threads", str(self.threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=worker_environment(self.system, self.threads),
+            env=worker_environment(self.system, self.threads, self.root),
+            cwd=self.root,
             text=True,
         )
         self._answer(self.start_timeout)

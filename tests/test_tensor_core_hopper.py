@@ -120,7 +120,7 @@ class TestRefusals:
             (hopper("float16", (64, 24), 128, 4, at=False, bt=True), "in steps of 16"),
             (hopper("float16", (32, 64), 64, 4, at=False, bt=True), "64 rows"),
             (hopper("float32", (64, 64), 64, 4, at=False, bt=True), "wgmma has no float32"),
-            (hopper("float16", (64, 64), 64, 4, cluster=3, at=False, bt=True), "one block or two"),
+            (hopper("float16", (64, 64), 64, 4, cluster=3, at=False, bt=True), "clusters have 1 or 2 blocks"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )

@@ -15,6 +15,9 @@ WARPGROUP = 4
 SWIZZLED = 64
 """Columns of B that TMA brings together where B is given by rows."""
 BARRIER_BYTES = 8
+CLUSTERS = (1, 2)
+"""Blocks of a cluster on Hopper. Two of 128 x 256 draw two thirds of what they do alone from L2 (of square tiles three
+quarters); four would draw half, and are not generated."""
 
 
 class Backend(str, Enum):  # noqa: UP042  # a library is also opened by Python 3.10, which has no StrEnum

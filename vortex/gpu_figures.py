@@ -73,6 +73,11 @@ class BlockCosts:
     """Blocks below one another that bring the columns of B together, each its share to all of them."""
     per_cluster: Value
 
+    @property
+    def tiles_at_once(self) -> int:
+        """Blocks of one kernel, or clusters of them, that the device holds at a time."""
+        return int(self.slots) // int(self.cluster)
+
 
 @dataclass(frozen=True)
 class GpuProblem:

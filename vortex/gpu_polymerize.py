@@ -68,10 +68,9 @@ def halves(extents: Extents, along: str, at: int) -> tuple[Extents, Extents]:
 
 
 def blocks_of(selector: GpuSelector, extents: Extents, index: int) -> tuple[int, int]:
-    """Tiles of C under a kernel, and how many of them the device holds at a time: blocks, or clusters of these."""
-    strategy = selector.variants[index].strategy
-    tile, slots = strategy.grid_tile, int(selector.costs[index].slots) // strategy.cluster
-    return -(-extents.m // tile.m) * -(-extents.n // tile.n), slots
+    """Tiles of C under a kernel, and how many of them the device holds at a time."""
+    tile = selector.variants[index].strategy.grid_tile
+    return -(-extents.m // tile.m) * -(-extents.n // tile.n), selector.costs[index].tiles_at_once
 
 
 def waves_of(selector: GpuSelector, extents: Extents, index: int) -> int:

@@ -14,7 +14,7 @@ from vortex.axes import Role
 from vortex.candidates import Admitted, Tile
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
-from vortex.gpu_candidates import WARP, Backend, BlockStrategy
+from vortex.gpu_candidates import CLUSTERS, WARP, Backend, BlockStrategy
 from vortex.operators import Conv2d, prologue_of
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ SWIZZLED_BYTES = 128
 EXTENTS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
 """Rows and columns of block tiles: powers of two and what lies half way, so that padding is a third at the most."""
 HOPPER_WIDTHS = (16, 32, 64, 96, 128, 192, 256)
-CLUSTERS = (1, 2)
-"""Blocks of a cluster on Hopper. Two of 128 x 256 draw two thirds of what they do alone from L2 (of square tiles three
-quarters); four would draw half, and are not generated."""
 STORES = ("direct", "shared")
 SKINNY_LINES = (1, 2, 4, 8, 16)
 """Rows (or columns) of C that the skinny family computes."""

@@ -18,11 +18,10 @@ import numpy as np
 
 from eval.commands import command
 from vortex.candidates import Tile
-from vortex.gpu_candidates import Backend, BlockStrategy, Variant
+from vortex.gpu_candidates import CLUSTERS, Backend, BlockStrategy, Variant
 from vortex.gpu_hardware import GpuSpec
 from vortex.gpu_profiler import block_costs, rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuPlan, GpuSelector
-from vortex.gpu_sieve import CLUSTERS
 from vortex.gpu_stages import CALIBRATION, Calibration
 from vortex.specs import load_spec, what_if
 

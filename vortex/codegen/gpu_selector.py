@@ -154,7 +154,7 @@ def tables(selector: GpuSelector) -> str:
                 indices += members
             groups.append(seen.get(members, "{0, 0, 0}"))
     tiles = [
-        f"{{{tile.m}, {tile.n}, {tile.k}, {int(row.slots) // variant.strategy.cluster}, {int(row.raster)}}}"
+        f"{{{tile.m}, {tile.n}, {tile.k}, {row.tiles_at_once}, {int(row.raster)}}}"
         for variant, row in zip(selector.variants, selector.costs, strict=True)
         for tile in (variant.strategy.grid_tile,)
     ]

@@ -26,7 +26,7 @@ from vortex.codegen.cuda_lower import KernelSource, cuda_target, printed
 from vortex.codegen.hopper_prelude import functions, wgmma_name
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import CodegenError
-from vortex.gpu_candidates import WARP, WARPGROUP, Variant
+from vortex.gpu_candidates import BARRIER_BYTES, CLUSTERS, WARP, WARPGROUP, Variant
 
 ROW_BYTES = 128
 """What the swizzle spans: one row of a tile in shared memory."""
@@ -38,7 +38,6 @@ KINDS = {"float16": "f16", "bfloat16": "bf16", "tfloat32": "tf32"}
 ARGS = ("@A", "@B", "*C", "M", "N", "K", "ldc", "chunk", "raster")
 REGISTERS_PER_SM = 65536
 MOST_SHARED_BYTES = 232_448  # CUDA C++ Programming Guide, compute capability 9.0: 227 KiB per block
-BARRIER_BYTES = 8
 GLOBAL = "__global__ void"
 SPARE_REGISTERS = 40
 """What a consumer needs beside its accumulators."""
@@ -93,7 +92,7 @@ def check(variant: Variant) -> None:
         (s.l1.n % 16 != 0 or not 16 <= s.l1.n <= 256, "16 to 256 columns, in steps of 16"),
         (s.l1.m > 256, "a box has at most 256 rows"),
         (s.stages < 2, "one stage is filled while another is read: two at least"),
-        (s.cluster not in (1, 2), "clusters have one block or two"),
+        (s.cluster not in CLUSTERS, f"clusters have {' or '.join(map(str, CLUSTERS))} blocks"),
     )
     for refused, reason in refusals:
         if refused:
