@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).resolve().parent
 SOURCE = PACKAGE / "runtime" / "probe.c"
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
-MEASURE_TIMEOUT_S = 20.0  # measuring takes well under a second; a machine this much slower is not measured but stuck
+MEASURE_TIMEOUT_S = 20.0  # measuring takes three seconds at most; a machine this much slower is not measured but stuck
 LAYOUT = 8  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
@@ -124,7 +124,7 @@ SEEN_WALK_S = 4e-9
 Granite Rapids walks in 5 ns, a Zen 4 in 3.3, where plain products by plans that count them took an eighth longer."""
 PROBES = 3
 LATEST_S = 0.65
-"""No further run begins this long after the first: all take at most a second."""
+"""No further run begins this long after the first, which then was disturbed throughout."""
 TOGETHER = 0.7
 """Share of the rate of one core alone that each of all cores has at least, unless another process holds one."""
 CLOCK = 1.15
@@ -147,7 +147,8 @@ def better(one: Rates, other: Rates) -> Rates:
 
 
 def measure(machine: Machine) -> Rates:
-    """Run `probe.c` on this machine: about a third of a second, again while something else seems to hold a core."""
+    """Run `probe.c` on this machine: about a third of a second, up to three while others disturb it; again while
+    something else seems to hold a core."""
     begin = time.monotonic()
     rates = run_probe(machine)
     for _ in range(PROBES - 1):
