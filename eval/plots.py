@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from eval import records
 from eval.compare import BEST, MKL_EITHER, MKL_WAYS, Table, baselines, pairs, tables
@@ -42,6 +42,14 @@ def draw_all(lines: Sequence[Line], folder: Path) -> list[str]:
     return names
 
 
+def ratios_up(axes: Any) -> None:
+    """A logarithmic axis of ratios, which says 0.8 and 1.5 and no powers of ten."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def speedup_over_flops(axes: Any, table: Table, ours: str) -> bool:
     """The paper's Figure 12: one point per case and peer."""
     drawn = False
@@ -56,9 +64,7 @@ def speedup_over_flops(axes: Any, table: Table, ours: str) -> bool:
             axes.scatter([flops[case] for case, _, _ in found], [t / m for _, t, m in found], label=label, **style)
             drawn = True
     axes.axhline(1.0, color="gray", linewidth=1)
-    axes.set_yscale("log")
-    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        axis(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+    ratios_up(axes)
     _decorate(axes, f"{ours}, {table.title}", "floating-point operations", "speedup")
     _legend_beside(axes, "geometric mean over")
     return drawn

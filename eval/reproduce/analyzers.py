@@ -21,6 +21,7 @@ from eval.compare import markdown
 from eval.link_table import hardware_of, widened
 from eval.offline import stages
 from eval.operands import check, make_operands
+from eval.plots import ratios_up
 from eval.records import Line
 from eval.reproduce.calls import in_turn, product, undisturbed
 from eval.reproduce.result import Measure, Options, Page, Result
@@ -240,7 +241,7 @@ def table7(lines: Sequence[Line]) -> Page:
             axes.plot(range(len(ratios)), ratios, label=f"{name}: {geometric_mean(ratios):.3f}")
         axes.set_xlabel("shapes, by performance")
         axes.set_ylabel(f"performance relative to {DEFAULT}")
-        axes.set_yscale("log")
+        ratios_up(axes)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, title="geometric mean of", title_fontsize=8)
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from eval import plans
 from eval.compare import markdown
 from eval.operands import check, make_operands
+from eval.plots import ratios_up
 from eval.records import Line
 from eval.reproduce.calls import in_turn, product, undisturbed
 from eval.reproduce.result import Measure, Options, Page, Result
@@ -122,7 +123,7 @@ def fig16(lines: Sequence[Line]) -> Page:
             if found:
                 axes.plot(range(len(found)), sorted(found), label=f"{way}: {geometric_mean(found):.2f}")
         axes.axhline(1.0, color="gray", linewidth=1)
-        axes.set_yscale("log")
+        ratios_up(axes)
         axes.set_xlabel("shapes, by gain")
         axes.set_ylabel("seconds of the fixed way over the adaptive one")
         axes.legend(fontsize=8, title="geometric mean of", title_fontsize=8)
