@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).resolve().parent
 SOURCE = PACKAGE / "runtime" / "probe.c"
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
-MEASURE_TIMEOUT_S = 20.0  # measuring takes three seconds at most; a machine this much slower is not measured but stuck
+MEASURE_TIMEOUT_S = 20.0  # measuring takes a second at most; a machine this much slower is not measured but stuck
 LAYOUT = 8  # raise when detection changes what it makes of the same machine
 
 # Level, memory, analysis, least and largest utilization. docs/performance.md has the evidence for the bounds.
@@ -123,8 +123,8 @@ SEEN_WALK_S = 4e-9
 """nor of one that looks up the others faster than this, behind its arithmetic. Between two hosts with small pages: a
 Granite Rapids walks in 5 ns, a Zen 4 in 3.3, where plain products by plans that count them took an eighth longer."""
 PROBES = 3
-LATEST_S = 0.65
-"""No further run begins this long after the first, which then was disturbed throughout."""
+LATEST_S = 0.7
+"""No further run begins this long after the first: one takes a second at most, two where something held a core."""
 TOGETHER = 0.7
 """Share of the rate of one core alone that each of all cores has at least, unless another process holds one."""
 CLOCK = 1.15
@@ -147,8 +147,7 @@ def better(one: Rates, other: Rates) -> Rates:
 
 
 def measure(machine: Machine) -> Rates:
-    """Run `probe.c` on this machine: about a third of a second, up to three while others disturb it; again while
-    something else seems to hold a core."""
+    """Run `probe.c` on this machine: about a third of a second, again while something else seems to hold a core."""
     begin = time.monotonic()
     rates = run_probe(machine)
     for _ in range(PROBES - 1):

@@ -22,14 +22,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 1024, ROUNDS = 8, MOST_FIGURES = 16, PASSES = 4, BLOCK = 1 << 18, MIN_BYTES = 4096 };
+enum { MAX_THREADS = 1024, ROUNDS = 4, SHORT_WINDOWS = 5, MOST_FIGURES = 16, PASSES = 4, BLOCK = 1 << 18, MIN_BYTES = 4096 };
 static const double WALK = 1.5e-9;   /* seconds of a load that had its translation looked up, over those of one that had not: 2 to 20 */
 static const double WINDOW = 0.0025; /* seconds of one observation: far above a clock read, far below a second in all */
 /* of one that reads what is in a cache: neighbours on a core leave it for a tenth of a millisecond more often than for longer. Of reads
  * from L2 on an Emerald Rapids the best window of half a second was 0.93 of the best there was, of windows of WINDOW 0.84 */
 static const double SHORT_WINDOW = 0.0001;
 static const double ALIKE = 0.95; /* least share of the best of a rate that is as good */
-static const double LONGEST = 1.0; /* seconds in which figures are taken while half of their windows are worse than that */
+/* seconds in which figures are taken while half of their windows are worse than that: all of this program takes at most one */
+static const double LONGEST_RATES = 0.3, LONGEST_CACHES = 0.22, LONGEST_MEMORY = 0.05;
 
 static double seconds(clockid_t clock) {
   struct timespec t;
@@ -247,8 +248,12 @@ static void try_once(figure *f, int all) {
   f->alike[all] += rate >= ALIKE * f->best[all];
 }
 
+static int windows_a_turn(const figure *f) { return f->least < WINDOW ? SHORT_WINDOWS : 1; }
+
 /* Whatever disturbs a measurement only slows it: the best is what counts, once half of all are about as good. */
-static int settled(const figure *f, int all) { return f->clean[all] >= ROUNDS && 2 * f->alike[all] >= f->tries[all]; }
+static int settled(const figure *f, int all) {
+  return f->clean[all] >= ROUNDS * windows_a_turn(f) && 2 * f->alike[all] >= f->tries[all];
+}
 
 static figure in_turns[MOST_FIGURES];
 static int figures;
@@ -259,22 +264,25 @@ static void later(const char *name, Kernel kernel, size_t one_bytes, size_t all_
 
 /* All that are to be reported, in turns, until all are settled: another guest that holds a core for tens of milliseconds slows some rounds
  * of each, not all of one, and one that holds it longer is seen at some of them. */
-static void report_in_turns(void) {
-  double end = seconds(CLOCK_MONOTONIC) + LONGEST;
-  for (int left = 1; left && seconds(CLOCK_MONOTONIC) < end;) {
+static void report_in_turns(double longest) {
+  double end = seconds(CLOCK_MONOTONIC) + longest;
+  int left;
+  do {
     left = 0;
     for (int i = 0; i < figures; i++)
       for (int all = 0; all < (in_turns[i].bytes[1] ? 2 : 1); all++) {
-        try_once(&in_turns[i], all);
+        for (int windows = windows_a_turn(&in_turns[i]); windows; windows--) try_once(&in_turns[i], all);
         left |= !settled(&in_turns[i], all);
       }
-  }
+  } while (left && seconds(CLOCK_MONOTONIC) < end);
   for (int i = 0; i < figures; i++) printf("%s %.6e %.6e\n", in_turns[i].name, in_turns[i].best[0], in_turns[i].best[1]);
   figures = 0;
 }
 
 /* Of arithmetic, by one core or by all as well. */
-static void compute_later(const char *name, Kernel kernel, int all) { later(name, kernel, BLOCK, all ? BLOCK : 0, WINDOW); }
+static void compute_later(const char *name, Kernel kernel, int all) {
+  later(name, kernel, BLOCK, all ? BLOCK : 0, WINDOW / SHORT_WINDOWS);
+}
 
 /* Seconds of a load, the best of a few passes over `count` lines `apart` bytes apart in an order no prefetcher follows, each load without
  * the one before. Lines are spread over the sets of L1. */
@@ -389,7 +397,7 @@ int main(int count, char **arguments) {
     compute_later("int8_tiles", int8_tiles_rate, 0);
     compute_later("int8_tiles_chain", int8_tiles_chain, 0);
   }
-  report_in_turns();
+  report_in_turns(LONGEST_RATES);
   for (int i = 4; i < count; i++) {
     char *rest;
     size_t one = strtoull(arguments[i], &rest, 10) / MIN_BYTES * MIN_BYTES;
@@ -397,10 +405,10 @@ int main(int count, char **arguments) {
     if (i - 4 >= CACHES || one < MIN_BYTES || one > total || all < MIN_BYTES || all > task.slice) return 2;
     later(names[i - 4], read_bytes, one, all, SHORT_WINDOW);
   }
-  report_in_turns();
+  report_in_turns(LONGEST_CACHES);
   report_pages(total);
   task.walks = 1;
   later("dram", read_bytes, total, task.slice, WINDOW);
-  report_in_turns();
+  report_in_turns(LONGEST_MEMORY);
   return 0;
 }
