@@ -68,11 +68,11 @@ class WorkerProcess:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, "--system", self.system, "--threads", str(self.threads)],
+            # -P: what is imported is of `root` and not of the folder that this one was started in.
+            [sys.executable, "-P", "-m", self.module, "--system", self.system, "--threads", str(self.threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=worker_environment(self.system, self.threads, self.root),
-            cwd=self.root,
             text=True,
         )
         self._answer(self.start_timeout)

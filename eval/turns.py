@@ -24,9 +24,10 @@ from eval.compare import markdown
 from eval.networks.models import NETWORKS
 from eval.networks.models import SYSTEMS as RUNNERS
 from eval.operator_cases import load_any_suite
-from eval.process import ROOT, WorkerProcess
+from eval.process import ROOT, WorkerError, WorkerProcess
 from eval.records import Line
 from eval.registry import SYSTEMS
+from eval.reproduce.networks import OPEN_TIMEOUT
 from eval.reproduce.run import spread
 from eval.stats import geometric_mean
 from eval.suites import Case, fitting, sample
@@ -47,7 +48,7 @@ class Contest:
     opens: Line | None = None
 
 
-def extents(text: str) -> tuple[int, int, int]:
+def product(text: str) -> tuple[int, int, int]:
     """The type of an option: M,N,K."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
@@ -60,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     top = command(__doc__)
     top.add_argument("other", type=Path, help="folder of the other checkout")
     top.add_argument("--suite", nargs="+", default=[], help="stored suites")
-    top.add_argument("--shape", nargs="+", default=[], type=extents, metavar="M,N,K", help="products")
+    top.add_argument("--shape", nargs="+", default=[], type=product, metavar="M,N,K", help="products")
     top.add_argument("--transpose-b", action="store_true", help="B of each --shape is stored [n, k]")
     top.add_argument("--network", nargs="+", default=[], choices=NETWORKS, metavar="NAME", help="networks of fig13")
     top.add_argument("--inputs", type=int, default=3, help="of each network, spread over all it has")
@@ -128,10 +129,10 @@ def run(contests: Sequence[Contest], module: str, threads: int, options: argpars
             for side, root in roots.items()
         }
         for number, contest in enumerate(contests, 1):
-            if contest.opens != opened:
+            if contest.opens and contest.opens != opened:
                 opened = contest.opens
                 for worker in sides.values():
-                    worker.ask(opened or {}, timeout=1800.0)
+                    worker.ask(opened, OPEN_TIMEOUT)
             now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host_load": machine.load()}
             lines.append(about | now | raced(contest, sides, options.rounds))
             records.append(options.out, lines[-1:])
@@ -173,9 +174,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             contests = list(networks(options, Path(folder)) if options.network else products(options))
         except LookupError as error:
             parser().error(str(error))
+        if not contests:
+            parser().error("no case fits in memory")
         module = "eval.networks.worker" if options.network else "eval.worker"
         for threads in options.threads:
-            print(summary(run(contests, module, threads, options)))
+            try:
+                print(summary(run(contests, module, threads, options)))
+            except WorkerError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return 4
     return 0
 
 

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from priced import found, selector
 
 from vortex.explain import Explanation, explain
-from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.plans import LaunchPlan, Shape
-from vortex.selector import Selector
 
 
 def keeps_or_skips(gemm: GemmKernel, family: str) -> GemmKernel:
@@ -56,8 +53,3 @@ def explained(gemm: GemmKernel, family: str, m: int, n: int, k: int) -> Explanat
     """Of the family's plan for one thread, whether or not it is what this machine's costs choose."""
     plan = next(plan for plan in plans_of(gemm, family, m, n, k)[0] if plan.workers == 1)
     return explain(gemm.manifest, gemm.manifest.selector(), Shape(m, n, k), plan, 1)
-
-
-def computed(spec: HardwareSpec) -> Selector:
-    """Costs that no measurement disturbs: what is chosen by them, is chosen by every run."""
-    return selector(spec, found(spec).strategies)

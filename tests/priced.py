@@ -12,13 +12,24 @@ from vortex.selector import Selector
 
 
 @cache
-def found(spec: HardwareSpec) -> Sieve:
-    return sieve(decompose(Gemm(), spec))
+def found(spec: HardwareSpec, dtype: str = "float32") -> Sieve:
+    return sieve(decompose(Gemm(dtype=dtype), spec))
 
 
-def selector(spec: HardwareSpec, strategies: Sequence[Strategy], kernels: Sequence[tuple[int, int]] = ()) -> Selector:
+def selector(
+    spec: HardwareSpec,
+    strategies: Sequence[Strategy],
+    kernels: Sequence[tuple[int, int]] = (),
+    dtype: str = "float32",
+) -> Selector:
     """`kernels` are the (rows, vectors) that L0 is computed for; by default those of the spec."""
-    lanes = spec.instruction("float32").lanes
-    kernels = kernels or [(tile.m, tile.n // lanes) for tile in found(spec).register_tiles]
-    profile = profiler.compute(spec, kernels)
-    return Selector(tuple(strategies), profiler.rates(spec, profile), profile.slopes(), lanes, 12 * lanes)
+    lanes, words = spec.multiplier(dtype).lanes, spec.words(dtype)
+    kernels = kernels or [(tile.m, tile.n // lanes) for tile in found(spec, dtype).register_tiles]
+    profile = profiler.compute(spec, kernels, dtype, words)
+    rates = profiler.rates(spec, profile, dtype, words)
+    return Selector(tuple(strategies), rates, profile.slopes(), lanes, 12 * lanes, words)
+
+
+def computed(spec: HardwareSpec, dtype: str = "float32") -> Selector:
+    """Over all strategies, by costs that no measurement disturbs: what is chosen by them, is chosen by every run."""
+    return selector(spec, found(spec, dtype).strategies, dtype=dtype)

@@ -5,7 +5,8 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
-from families import assert_adds, assert_bits_of_outer_products, computed, explained, keeps_or_skips, plans_of
+from families import assert_adds, assert_bits_of_outer_products, explained, keeps_or_skips, plans_of
+from priced import computed
 from test_gemm import integers, reals
 
 from vortex.candidates import held_strategies, longest_run

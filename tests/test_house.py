@@ -244,6 +244,26 @@ heavy = {"tvm", "pydantic", "filelock", "vortex.cost", "vortex.regions", "vortex
 assert not heavy, heavy
 assert gemm.predict(5, 3, 7) > 0
 """
+ALONE = """
+import sys, threading
+from pathlib import Path
+folder = Path(sys.argv[1])
+for name in ("torch", "cuda"):
+    (folder / f"{name}.py").write_text("")
+sys.path.insert(0, str(folder))
+from vortex.codegen.toolchain import enter_tvm
+from vortex.native import on_its_own
+with on_its_own():
+    other = threading.Thread(target=lambda: __import__("cuda"))
+    other.start()
+    other.join()
+assert "cuda" in sys.modules, "hidden from other threads too"
+enter_tvm()
+assert "tvm" in sys.modules and "torch" not in sys.modules
+import torch
+from vortex.codegen.cpu_load import copy_kernel
+assert copy_kernel(8).params
+"""
 LIGHT = """
 import sys
 from importlib.util import find_spec
@@ -294,28 +314,6 @@ def own(name: str) -> str | None:
     """The module of this package that a dotted name leads to."""
     parts = name.split(".")[1:]
     return next((".".join(parts[:end]) for end in (2, 1) if ".".join(parts[:end]) in MODULES), None)
-
-
-ALONE = """
-import sys, threading
-from pathlib import Path
-folder = Path(sys.argv[1])
-for name in ("torch", "cuda"):
-    (folder / f"{name}.py").write_text("")
-sys.path.insert(0, str(folder))
-from vortex.codegen.toolchain import enter_tvm
-from vortex.native import on_its_own
-with on_its_own():
-    other = threading.Thread(target=lambda: __import__("cuda"))
-    other.start()
-    other.join()
-assert "cuda" in sys.modules, "hidden from other threads too"
-enter_tvm()
-assert "tvm" in sys.modules and "torch" not in sys.modules
-import torch
-from vortex.codegen.cpu_load import copy_kernel
-assert copy_kernel(8).params
-"""
 
 
 class TestOrder:

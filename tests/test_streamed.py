@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import compiled
-from families import assert_adds, assert_bits_of_outer_products, computed, explained, keeps_or_skips, plans_of
+from families import assert_adds, assert_bits_of_outer_products, explained, keeps_or_skips, plans_of
+from priced import computed
 from test_gemm import integers, reals
 
 from vortex import operators as ops

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from legalized import legalize, zen5
 from mirrors import mirror
+from priced import computed
 
 import vortex
 from vortex import operators as ops
@@ -24,7 +25,7 @@ from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
 from vortex.hardware import HardwareSpec
 from vortex.launcher import UNREAD, left_unread
-from vortex.plans import LaunchPlan, OperandB
+from vortex.plans import LaunchPlan, OperandB, Shape
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
 from vortex.specs import load_spec
@@ -478,6 +479,12 @@ class TestHeld:
             added = out.copy()
             gemm.run(plan, a, b, added, accumulate=True)
             assert (added == expected).all()
+
+    @pytest.mark.parametrize("name", ["epyc-zen4", "epyc-zen5"])
+    def test_it_is_chosen_for_a_tall_product_of_short_k(self, name: str) -> None:
+        costs = computed(load_spec(name), "bfloat16")
+        for m in (3001, 5000):
+            assert costs.select(Shape(m, 12, 16), 1).strategy.stage.held
 
     def test_a_turned_a_is_not_read_so(self) -> None:
         gemm = self.gemm()
