@@ -330,6 +330,27 @@ def test_vectors_of_sums_that_reach_into_the_next_row_are_waited_for():
     assert longer("xeon-8255c", 12, 3 * held) == 0
 
 
+def test_rows_that_the_held_family_takes_in_pieces_are_waited_for():
+    """For each step of k after the first, out of memory more than out of L3, and out of L2 not at all."""
+    spec = load_spec("epyc-zen4")
+    one = selector(spec, [strategy for strategy in found(spec).strategies if strategy.stage.held][:1])
+    (depth,) = {strategy.l1.k for strategy in one.strategies}
+    whole = replace(one, rates=replace(one.rates, held_pieced=0.0))
+
+    def longer(rows: int, k: int) -> float:
+        """Latencies of a line of memory, for each row."""
+        (seen,), (without,) = (np.asarray(by.costs(Shape(rows, 16, k), ONE_TASK, 1).total) for by in (one, whole))
+        assert seen < NEVER
+        return float(seen - without) / (rows * EFFECTS.dram_latency_s)
+
+    far, lines = 1 << 28, depth / 16
+    assert longer(far, 2 * depth) == pytest.approx(2 * lines * EFFECTS.held_pieced, rel=0.01)
+    assert longer(far, 3 * depth) == pytest.approx(2 * 3 * lines * EFFECTS.held_pieced, rel=0.01)
+    assert longer(far, depth) == 0
+    assert 0 < longer(20000, 2 * depth) < 0.5 * longer(far, 2 * depth)
+    assert longer(500, 2 * depth) == 0
+
+
 @pytest.mark.parametrize("family", ["held", "streamed"])
 def test_loads_and_stores_hide_beside_multiply_adds_that_leave_room(family):
     """Where a core starts one multiply-add in a cycle: then sums cost next to nothing if k is long."""

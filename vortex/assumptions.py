@@ -150,8 +150,10 @@ class Effects:
     """Latencies that the dot family waits for at each page of a long row."""
     dot_enter_cycles: float = 1.0
     """Cycles between one of its micro-kernels and the next,"""
-    fold: float = 5.0
-    """and multiply-adds in whose time it adds up and stores one of its sums."""
+    fold_cycles: float = 2.5
+    """and in which it adds up and stores one of its sums,"""
+    fold_roomy_cycles: float = 3.5
+    """on a core that starts one multiply-add in a cycle (Zen 4: 2708 x 7 x 16 22 us, x 64 38)."""
     held_step_cycles: float = 0.575
     """Cycles in which the held family does one multiply-add, at best."""
     held_row_cycles: float = 2.0
@@ -164,9 +166,17 @@ class Effects:
     """and loads a vector of B."""
     held_late: float = 0.003
     """Share of the latency that is seen for each line of its rows,"""
+    held_roomy_late: float = 0.0
+    """none on a core that starts one multiply-add in a cycle, whose prefetchers keep up (Zen 4: 334863 x 16 x 16 in 1.7
+    ms, 2.0 by the share of others; 1710902 x 2 x 8 in 3.0 and 4.0),"""
+    held_pieced: float = 0.004
+    """and more with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen
+    4, 16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""
     held_ragged: float = 0.006
     """and of those of a C of up to three vectors that are no whole one: a store reaches into the next line, which comes
     and goes meanwhile (Zen 5: 1430124 x 14 x 6 5.2 ms, and 3.3 by register tiles; small pages were not asked)."""
+    held_roomy_ragged: float = 0.001
+    """Of such a core (Zen 4: 1430124 x 14 x 6 in 4.0 ms, 410236 x 22 x 16 in 3.7)."""
     held_apart_cycles: float = 6.5
     """Cycles in which a vector of longer rows is stored where pages are small,"""
     held_far: float = 0.1
@@ -175,7 +185,7 @@ class Effects:
     held_recurring_cycles: float = 24.0
     """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
     in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
-    held_torn_cycles: float = 8.7
+    held_torn_cycles: float = 13.0
     """Cycles for a vector of sums that reaches into the next row,"""
     streamed_torn_cycles: float = 0.6
     """and of the streamed family for one of a plain B. Both of such a core: a Zen 3 and a Zen 5 have neither."""

@@ -136,8 +136,9 @@ def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:
 
 def held_late(ops: Arithmetic, rates: Rates, t: Task, bytes_a: Value, scattered: Value) -> Value:
     """Bytes of A, and of a C whose vectors do not follow each other, whose whole latency the held family sees."""
-    far = ops.where(t.columns <= FETCHED_AHEAD, rates.held_late, rates.held_far)
-    return rates.held_late * bytes_a + ops.where(one_stream(ops, rates, t) > 0.5, rates.held_ragged, far) * scattered
+    far = ops.where(t.columns <= FETCHED_AHEAD, rates.held_scattered, rates.held_far)
+    late = rates.held_late + rates.held_pieced * (t.steps - 1.0)
+    return late * bytes_a + ops.where(one_stream(ops, rates, t) > 0.5, rates.held_ragged, far) * scattered
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:

@@ -154,9 +154,13 @@ class Rates:
     held_load: float
     """and to load a vector of B."""
     held_late: float
-    """Share of the latency that is seen for each line of its rows of A, and of C unless those are one vector;"""
+    """Share of the latency that is seen for each line of its rows of A,"""
+    held_pieced: float
+    """what each further step of k adds to that, which takes a piece of every row,"""
     held_ragged: float
-    """and of C where they are short."""
+    """and of lines of C where its rows are short,"""
+    held_scattered: float
+    """or longer, unless they are one vector."""
     held_apart: float
     """Seconds in which a vector of sums is stored elsewhere than behind the one before, 0 where that is no matter,"""
     held_far: float
