@@ -49,7 +49,8 @@ AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 FAR, LONG = T.int64(1 << 18), T.int64(64)
 """Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one. With
 it 8448x3000x2816 went from 77 to 82 GFLOP/s and 3072x1500x128 from 73 to 82 on a Zen 3, the second from 103 to 108 and
-20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses 2 to 3 %."""
+20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses 2 to 3 %. With A, of which
+whole panels ask for their shares, 403394x64x96 by row tiles took 45 to 47 ms there that had taken 52 to 61."""
 QUICK, NEVER = 5, T.int64(1 << 40)
 """Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
 PACK_B = ("none", "copy", "transpose")
@@ -85,8 +86,9 @@ def nest(
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows unless `how` has it
     share, asks for its own panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if
-    rows straddle lines, or nothing. Beside panels that stay, each asks for its share of the A that is AHEAD of the next
-    row tile. Where a FAR part of A is walked over, a tile asks for C of the next one too: sums begin or end there.
+    rows straddle lines, or nothing. Beside panels that stay, each whole one asks for its share of the A that is AHEAD
+    of the next row tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or
+    end there, and of outermost row tiles for its share of the next one's rows of A, also if C goes past the caches.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B, where the others read it.
     `copy_a` is the load stage of a packed A, and `keeping` says whether the library has micro-kernels that keep B.
@@ -182,6 +184,7 @@ def nest(
             j0: T.let[T.int64] = first + jo * tile_n
             nb: T.let[T.int64] = T.min(tile_n, end - j0)
             panels: T.let[T.int64] = T.truncdiv(nb + width - 1, width)
+            whole: T.let[T.int64] = T.truncdiv(nb, width)
             for po in T.serial(T.max(T.truncdiv(k + tile_k - 1, tile_k), T.int64(1))):
                 p0: T.let[T.int64] = po * tile_k
                 kb: T.let[T.int64] = T.min(tile_k, k - p0)
@@ -269,8 +272,9 @@ def nest(
                                 next_i: T.let[T.int64] = T.Select(down, below, i if rows_first else T.int64(0))
                                 next_j: T.let[T.int64] = T.Select(down, j0 if rows_first else j, beside)
                                 ask(T.address_of(C[(i0 + next_i) * ldc + next_j]), height, width, ldc, 1)
-                                if from_memory and rows_first and not passing and T.bitwise_and(how, TRUSTS) == 0:
-                                    begin: T.let[T.int64] = corner + below * step + T.truncdiv(t * kb, panels)
+                            if from_memory and rows_first:  # noqa: SIM102
+                                if many and not passing and T.bitwise_and(how, TRUSTS) == 0:
+                                    begin: T.let[T.int64] = corner + (i + height) * step + T.truncdiv(t * kb, panels)
                                     ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
@@ -288,7 +292,8 @@ def nest(
                                     alone, origin + T.Select(near, NEAR_ROWS, AHEAD_ROWS) * ldb, ahead + share * ldb
                                 )
                             )
-                            asking: T.let[T.int64] = T.Select(kept, panels, T.int64(1))
+                            # A last panel that is narrower would ask for less at a time, and so asks for nothing.
+                            asking: T.let[T.int64] = T.Select(kept, T.max(whole, T.int64(1)), T.int64(1))
                             part: T.let[T.int64] = T.truncdiv(t * height * kb, asking)
                             coming: T.let[T.handle] = T.call_extern(
                                 "handle",
@@ -300,7 +305,8 @@ def nest(
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
                             often: T.let[T.int64] = T.max(T.truncdiv(STEP * apart * asking, height), T.int64(STEP))
                             rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, STEP * sharing)
-                            every: T.let[T.int64] = T.Select(passing, often, T.Select(near, T.int64(0), rarely))
+                            asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
+                            every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))
                             place: T.let[T.int64] = (
                                 T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
                             )
