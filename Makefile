@@ -16,6 +16,9 @@ help: ## show this list
 demo: $(VENV)/installed ## a BERT layer over 24 sequence lengths against NumPy: table and plot
 	$(BIN)/vortex demo
 
+# Several processes test at once, and NumPy's threads wait for work by spinning: with them `emulate` takes twice as long.
+test emulate: export OPENBLAS_NUM_THREADS := 1
+
 test: $(VENV)/installed ## all tests that this machine can run
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -13,6 +13,7 @@ from needs import few_register_tiles
 
 import vortex
 from vortex.affinity import cpu_flags
+from vortex.codegen.toolchain import enter_tvm
 from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.library import Library
@@ -41,6 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that load the fake driver come last: it stays in the process, where NVRTC and detection would find it."""
     late = {item.path for item in items if "stub_driver" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path in late)
+
+
+def pytest_collection_finish() -> None:
+    """TVM as `vortex.compile` enters it, where modules of tests have brought it: its parser has every frame of a stack
+    described, which under pytest is deep and among many modules."""
+    if "tvm" in sys.modules:
+        enter_tvm()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,10 @@
 """The build-time releases that are known to work together, and TVM as it is quick to enter."""
 
+import inspect
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from traceback import walk_stack
+from types import SimpleNamespace
 from typing import Any
 
 from vortex.errors import ToolchainError
@@ -31,9 +34,17 @@ def enter_tvm() -> None:
     check_versions()
     with on_its_own():
         from tvm.script.parser.core.parser import ScriptMacro
-    # To find it TVM has `inspect` describe every frame of the stack, with lines of source, at every macro: a seventh of
-    # the time in which the kernels of a library are emitted.
+        from tvm.tirx.script.parser import entry
+    # TVM has `inspect` describe every frame of the stack, with lines of source. At every macro, to find its parser: a
+    # seventh of the time in which the kernels of a library are emitted. And at every function, to see whether a class
+    # of its own kind surrounds it: a tenth of what is left, most of it where the stack is deep and modules are many.
     ScriptMacro._find_parser_def = _parser_at_work
+    entry.inspect = SimpleNamespace(**vars(inspect) | {"stack": _frames})
+
+
+def _frames() -> list[SimpleNamespace]:
+    """The stack from the caller on as `inspect.stack` gives it, without lines of source."""
+    return [SimpleNamespace(frame=frame, code_context=None) for frame, _ in walk_stack(sys._getframe(1))]
 
 
 def _parser_at_work(macro: Any) -> Any:
