@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
-from vortex.codegen.cpu_pack import copy_b, transpose_b
+from vortex.codegen.cpu_pack import copy_b, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
 from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
@@ -54,11 +54,6 @@ whole panels ask for their shares, 403394x64x96 by row tiles took 45 to 47 ms th
 QUICK, NEVER = 5, T.int64(1 << 40)
 """Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
 PACK_B = ("none", "copy", "transpose")
-
-
-def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -> Any:
-    """Where an element of B is: in panels, or in a plain matrix, whose `panel` is past its last column."""
-    return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
 
 
 EITHER_SYMBOL = "vortex_either"

@@ -1,4 +1,5 @@
-"""The load stage of a plain or transposed B at L1 of CPUs: a cache tile of it into panels of the CacheBuffer."""
+"""B at L1 of CPUs: where it lies, and the load stage of a plain or transposed one, a cache tile into panels of the
+CacheBuffer."""
 
 from typing import Any
 
@@ -9,6 +10,11 @@ from vortex.codegen.cpu_tile import LINE, fetch
 
 COPIED_AHEAD = 4096
 """Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
+
+
+def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -> Any:
+    """Where an element of B is: in panels, or in a plain matrix, whose `panel` is past its last column."""
+    return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
 
 
 @T.inline
