@@ -165,10 +165,9 @@ class Effects:
     held_load_cycles: float = 1.0
     """and loads a vector of B."""
     held_late: float = 0.003
-    """Share of the latency that is seen for each line of its rows,"""
-    held_roomy_late: float = 0.0
-    """none on a core that starts one multiply-add in a cycle, whose prefetchers keep up (Zen 4: 334863 x 16 x 16 in 1.7
-    ms, 2.0 by the share of others; 1710902 x 2 x 8 in 3.0 and 4.0),"""
+    """Share of the latency that is seen for each line of its rows, of those of A nothing on a core that starts one
+    multiply-add in a cycle, whose prefetchers keep up (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by the share of others;
+    1710902 x 2 x 8 in 3.0 and 4.0),"""
     held_pieced: float = 0.004
     """and more with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen
     4, 16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""

@@ -289,7 +289,7 @@ def rates(
         held_row=(EFFECTS.held_roomy_row_cycles if roomy else EFFECTS.held_row_cycles) / clock,
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
-        held_late=EFFECTS.held_roomy_late if roomy else EFFECTS.held_late,
+        held_late=0.0 if roomy else EFFECTS.held_late,
         held_pieced=EFFECTS.held_pieced,
         held_ragged=EFFECTS.held_roomy_ragged if roomy else EFFECTS.held_late if small else EFFECTS.held_ragged,
         held_scattered=EFFECTS.held_late,
