@@ -173,6 +173,40 @@ class TestVerify:
         first = rows(journal, "verify")[: 2 * len(gemm.kernels)]
         assert len({row["kernel"] for row in first}) == len(gemm.kernels)
 
+    def test_a_kernel_that_ends_the_process_is_wrong_and_the_next_process_goes_on(self, gemm: HostGemm, journal: Journal):
+        names, calls = [kernel.variant.name for kernel in gemm.kernels], []
+
+        def harm(plan: GpuPlan, out: Any) -> None:
+            calls.append(plan.variant.name)
+            if plan.variant.name == names[1]:
+                raise RuntimeError("an illegal address")
+
+        with pytest.raises(RuntimeError):
+            verify.verify(HostGpu(), replace(gemm, harm=harm), "lib", journal, Budget(60), 1, 0)
+        assert calls == [names[0], names[0], names[1]]
+        verify.verify(HostGpu(), replace(gemm, harm=harm), "lib", journal, Budget(60), 1, 0)
+        assert names[1] not in calls[3:]
+        found = rows(journal, "verify")
+        assert {row["kernel"] for row in found if not row["right"]} == {names[1]}
+        assert {row["kernel"] for row in found} == set(names)
+        assert sum(row["kernel"] == names[0] for row in found) == 4  # whole and cut, numbers of two kinds: once each
+
+    def test_a_part_begins_anew_as_long_as_it_gets_further(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        part, path, begun = replace(parts.PARTS[0], restarts=9), tmp_path / "part.jsonl", []
+
+        def child(name: str, seconds: float, journal: Path, options: Any) -> dict[str, Any]:
+            begun.append(name)
+            if len(begun) < 4:
+                Journal(journal).add("trying", kernel=len(begun))
+            return {"part": name, "status": "failed with 1", "seconds": 0.0, "told": "an illegal address"}
+
+        monkeypatch.setattr(run_on_device, "child", child)
+        outcome = run_on_device.attempted(part, Budget(60), path, SimpleNamespace())  # type: ignore[arg-type]  # unused
+        assert outcome["status"] == "failed with 1" and len(begun) == 4
+        begun.clear()
+        run_on_device.attempted(replace(part, restarts=0), Budget(60), path, SimpleNamespace())  # type: ignore[arg-type]
+        assert len(begun) == 1
+
     def test_a_few_for_the_slow_checkers(self, gemm: HostGemm):
         assert verify.run_few(HostGpu(), gemm, 4) == 0
 

@@ -261,7 +261,7 @@ class TestParts:
             assert (
                 kinds
                 == {
-                    "verify": {"verify", "verify_done"},
+                    "verify": {"trying", "verify", "verify_done"},
                     "reductions": {"bandwidth", "suite", "overhead", "selection", "oracle", "section"},
                     "few": set(),
                 }[name]

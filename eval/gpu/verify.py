@@ -6,14 +6,17 @@ one value, which must stay. A kernel sees at least three tiles along each axis, 
 
 from __future__ import annotations
 
+import faulthandler
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from eval.gpu.budget import Budget, Journal
+from eval.gpu.budget import Budget, Journal, Row, read_journal
 from eval.gpu.kinds import EPSILON, Place, arranged, is_plain, judged
 from eval.gpu.torch_gpu import TorchGpu, product, sampled
 from vortex.gpu_door import ITEM_BYTES
@@ -22,6 +25,8 @@ from vortex.operators import rebuilt, store_of
 
 GUARD = 777.0
 SAMPLES = 48
+STUCK_S = 30.0
+"""A trial that takes longer hangs: it ends the process, whose successor goes on behind it."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +135,38 @@ def in_turn(
     queues: Sequence[Sequence[Any]],
     tried: Callable[[int, int, bool], dict[str, Any]],
 ) -> None:
-    """The queue of trials of each kernel, one of each first, so that a short run has seen every one."""
+    """The queue of trials of each kernel, one of each first, so that a short run has seen every one.
+
+    A kernel that faults or hangs takes the process with it. The next one finds that in the journal, calls the kernel
+    wrong, and leaves out what is done.
+    """
+    done, lost = tried_before(read_journal(journal.path), name)
     order = [
         (index, turn)
         for turn in range(max(map(len, queues), default=0))
         for index in range(len(queues))
-        if turn < len(queues[index])
+        if turn < len(queues[index]) and (kernels[index], turn) not in done and kernels[index] not in lost
     ]
+    for kernel in lost:
+        journal.add("verify", library=name, kernel=kernel, told="it ended the process", right=False)
     for index, turn in budget.within(order):
+        journal.add("trying", library=name, kernel=kernels[index])
         for integers in (True, False):
-            row = {**asdict(queues[index][turn]), "integers": integers, **tried(index, turn, integers)}
-            journal.add("verify", library=name, kernel=kernels[index], **row)
+            faulthandler.dump_traceback_later(STUCK_S, exit=True, file=sys.__stderr__)
+            found = {**asdict(queues[index][turn]), "integers": integers, **tried(index, turn, integers)}
+            faulthandler.cancel_dump_traceback_later()
+            journal.add("verify", library=name, kernel=kernels[index], turn=turn, **found)
     planned = sum(map(len, queues))
     journal.add("verify_done", library=name, kernels=len(queues), trials=planned, finished=bool(budget.left))
+
+
+def tried_before(rows: Sequence[Row], name: str) -> tuple[set[tuple[str, int]], list[str]]:
+    """(kernel, turn) of all trials of a library in the journal of a part, and the kernels at which processes ended."""
+    own = [row for row in rows if row.get("library") == name and row["kind"] in ("trying", "verify")]
+    done = {(row["kernel"], row["turn"]) for row in own if "turn" in row}
+    begun = Counter(row["kernel"] for row in own if row["kind"] == "trying")
+    ended = Counter(row["kernel"] for row in own if "turn" in row)
+    return done, [kernel for kernel, count in begun.items() if ended[kernel] < 2 * count]
 
 
 def few(gemm: Any, count: int) -> list[int]:
