@@ -15,6 +15,8 @@ WARPGROUP = 4
 SWIZZLED = 64
 """Columns of B that TMA brings together where B is given by rows."""
 BARRIER_BYTES = 8
+OUTGOING_BYTES = 2048
+"""Of a warp on Hopper: 16 rows of 64 halves of C on their way out."""
 CLUSTERS = (1, 2)
 """Blocks of a cluster on Hopper. Two of 128 x 256 draw two thirds of what they do alone from L2 (of square tiles three
 quarters); four would draw half, and are not generated."""
@@ -97,7 +99,8 @@ class BlockStrategy:
         staged = self.stages * self.stage_bytes
         if self.backend is Backend.HOPPER:  # B may come in whole rows of 64 columns; two barriers a stage
             wide = -(-self.l1.n // SWIZZLED) * SWIZZLED - self.l1.n
-            return staged + self.stages * (wide * self.l1.k * self.item_bytes + 2 * BARRIER_BYTES)
+            staged += self.stages * (wide * self.l1.k * self.item_bytes + 2 * BARRIER_BYTES)
+            return staged + (self.computing_warps * OUTGOING_BYTES if self.store == "shared" else 0)
         tile = 4 * self.l1.m * self.l1.n  # in float32: partial sums leave the same way
         if self.backend is Backend.SKINNY:
             return tile * (self.l1.k // self.l0.k) if self.l1.k > self.l0.k else 0

@@ -7,13 +7,14 @@ import ctypes
 from vortex.cuda_driver import Driver
 from vortex.dtypes import SUMS
 from vortex.errors import LibraryError, ShapeError
+from vortex.gpu_candidates import Backend
 from vortex.gpu_library import Entry, GpuManifest
 from vortex.gpu_opened import SIGNATURES, Opened, Place, load, opened, opening
 from vortex.gpu_operands import DTYPES
 from vortex.native import Signatures, host_code
 from vortex.operators import finishing, rebuilt
 
-ABI = 6
+ABI = 7
 PARAMETERS = (
     "*A",
     "*B",
@@ -104,6 +105,7 @@ class _Kernel(ctypes.Structure):
         ("box_a", ctypes.c_uint32 * 2),
         ("box_b", ctypes.c_uint32 * 2),
         ("cluster", ctypes.c_int32),
+        ("staying", ctypes.c_int32),
     )
 
 
@@ -181,13 +183,15 @@ def _entry(entry: Entry, function: int) -> _Entry:
 
 
 def _kernels(manifest: GpuManifest) -> ctypes.Array[_Kernel]:
-    rows = []
-    for kernel in manifest.kernels:
+    rows, table = [], manifest.selector
+    for index, kernel in enumerate(manifest.kernels):
         v, tile = kernel.variant, kernel.variant.strategy.grid_tile
         boxes = ((ctypes.c_uint32 * 2)(*kernel.box_a), (ctypes.c_uint32 * 2)(*kernel.box_b))
         layout = (int(v.transpose_a), int(v.transpose_b), v.vector_bytes)
         cluster = v.strategy.cluster
-        rows.append(_Kernel(kernel.direct, kernel.split, tile.m, tile.n, tile.k, *layout, *boxes, cluster))
+        stays = v.strategy.backend is Backend.HOPPER and table
+        staying = int(table["costs"][index][table["fields"].index("slots")]) if stays else 0
+        rows.append(_Kernel(kernel.direct, kernel.split, tile.m, tile.n, tile.k, *layout, *boxes, cluster, staying))
     return (_Kernel * len(rows))(*rows)
 
 

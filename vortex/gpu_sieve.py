@@ -15,7 +15,7 @@ from vortex.candidates import Admitted, Tile
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import SpecError
 from vortex.gpu_candidates import CLUSTERS, WARP, Backend, BlockStrategy
-from vortex.operators import Conv2d, prologue_of
+from vortex.operators import Conv2d, finishing, prologue_of
 
 if TYPE_CHECKING:
     from vortex.gpu_hardware import GpuInstruction, GpuSpec
@@ -209,13 +209,22 @@ def stage_counts(spec: GpuSpec, backend: Backend) -> tuple[int, ...]:
     return (2, 3, 4, 5) if spec.async_copy else (1, 2)
 
 
+def stores_of(rkernel: RKernel[GpuSpec], backend: Backend) -> tuple[str, ...]:
+    """How C may leave. On Hopper halves go through shared memory, so that whole sectors are written; not with an
+    epilogue, which finds its operands by the place of a sum."""
+    if backend is Backend.HOPPER:
+        as_halves = rkernel.operator.item_bytes == 2 and finishing(rkernel.operator) is None
+        return STORES[1:] if as_halves else STORES[:1]
+    return STORES if backend is Backend.TENSOR_CORE else STORES[:1]
+
+
 def block_tiles(
     rkernel: RKernel[GpuSpec], backend: Backend, tiles: list[WarpTile]
 ) -> tuple[list[BlockStrategy], list[Admitted]]:
     """L1: multiples of each warp tile that a block can hold; the depth of a stage, how many, and how C leaves."""
     spec, dtype, level = rkernel.hardware, rkernel.operator.dtype, rkernel.levels[1].level
     item = rkernel.operator.item_bytes
-    stages, stores = stage_counts(spec, backend), STORES if backend is Backend.TENSOR_CORE else STORES[:1]
+    stages, stores = stage_counts(spec, backend), stores_of(rkernel, backend)
     sides = (1, 2) if backend is Backend.HOPPER else (1, 2, 4, 8, 16)
     across, clusters = ((1,), CLUSTERS) if backend is Backend.HOPPER else (sides, CLUSTERS[:1])
     initial, linked = 0, []

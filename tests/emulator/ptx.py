@@ -200,11 +200,11 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
         lambda o: call("mbarrier_arrive", address(o[1]), o[2] if len(o) > 2 else 1),
     ),
     (
-        r"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64",
+        r"mbarrier\.arrive\.shared::cluster\.b64",
         lambda o: call("mbarrier_arrive", address(o[1]), o[2] if len(o) > 2 else 1),
     ),
     (r"mapa\.shared::cluster\.u32", lambda o: f"{o[0]} = " + call("in_block", o[1], o[2])),
-    (r"barrier\.cluster\.arrive\.release", lambda o: call("cluster_arrive")),
+    (r"barrier\.cluster\.arrive\.relaxed", lambda o: call("cluster_arrive")),
     (r"barrier\.cluster\.wait\.acquire", lambda o: call("cluster_wait")),
     (
         rf"mbarrier\.arrive\.expect_tx(?:\.release\.cta)?{SHARED}\.b64",

@@ -9,6 +9,9 @@ from __future__ import annotations
 MACHINE = r"""
 struct __align__(64) CUtensorMap { unsigned long long words[16]; };
 
+#define blocks_in_grid() ((int)gridDim.x)
+/* How many of so many tiles a block takes that begins with `first` and goes on `apart` further. */
+VORTEX_DEVICE int turns_of_block(int first, int apart, int tiles) { return (tiles - first + apart - 1) / apart; }
 VORTEX_DEVICE unsigned shared_at(int offset) { return shared_address(shared_memory) + offset; }
 /* Told to be the same in all lanes, so that branches on it are not thought to diverge. */
 VORTEX_DEVICE int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
@@ -35,21 +38,22 @@ VORTEX_DEVICE void mbarrier_wait(unsigned barrier, int parity) {
 VORTEX_DEVICE void prefetch_map(unsigned long long map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
-/* All threads of the blocks of a cluster. What they wrote before, all of them see after. */
-VORTEX_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
-}
 /* Barriers that one thread of each block set up are there for all blocks of the cluster, and for their copies. */
 VORTEX_DEVICE void mbarriers_ready_in_cluster() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  cluster_sync();
+  asm volatile("barrier.cluster.arrive.relaxed;\n barrier.cluster.wait.acquire;" ::: "memory");
 }
-/* At the barrier that another block of the cluster has at the same place. */
+/* At the barrier that another block of the cluster has at the same place. What it tells is that products have read a
+   stage, and those have ended: with .release.cluster ptxas puts a fence of the whole device, a microsecond, before it. */
 VORTEX_DEVICE void mbarrier_arrive_at(unsigned barrier, int block) {
   asm volatile(
       "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+      " mbarrier.arrive.shared::cluster.b64 _, [there];\n}"
       :: "r"(barrier), "r"(block) : "memory");
+}
+template <int N> VORTEX_DEVICE void mbarrier_arrive_in_all(unsigned barrier) {
+  #pragma unroll
+  for (int block = 0; block < N; ++block) mbarrier_arrive_at(barrier, block);
 }
 /* A box of a matrix into shared memory, its contiguous extent first; zeros where the matrix has ended. */
 VORTEX_DEVICE void tensor_copy(unsigned to, unsigned long long map, int along, int across, unsigned barrier) {
@@ -82,9 +86,6 @@ template <int N> VORTEX_DEVICE void wgmma_wait() {
 template <int N> VORTEX_DEVICE void settled(float* sums) {
   #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
-}
-VORTEX_DEVICE void warpgroup_barrier(int group) {
-  asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
 /* Two neighbours of a row of C, or with `partial` of the float32 workspace [splits, rows, columns]. */

@@ -7,7 +7,7 @@ serializes products whose accumulators ordinary instructions have written.
 
 Blocks of a cluster are below one another and multiply by the same columns of B. Each asks for its share of them, which
 TMA brings to all: a stage is free where the consumers of all blocks have done with it, and is there when all shares
-are. No block ends before the others, which would write into its memory.
+are. No block ends before the others have done with its memory: it waits until all its stages are free.
 
 TMA wants rows on 16 bytes, so the widest alignment class is the only one. It fills with zeros past the operands: that
 is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone, and wgmma
@@ -26,7 +26,7 @@ from vortex.codegen.cuda_lower import KernelSource, cuda_target, printed
 from vortex.codegen.hopper_prelude import functions, wgmma_name
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import CodegenError
-from vortex.gpu_candidates import BARRIER_BYTES, CLUSTERS, WARP, WARPGROUP, Variant
+from vortex.gpu_candidates import BARRIER_BYTES, CLUSTERS, OUTGOING_BYTES, WARP, WARPGROUP, Variant
 
 ROW_BYTES = 128
 """What the swizzle spans: one row of a tile in shared memory."""
@@ -39,10 +39,11 @@ ARGS = ("@A", "@B", "*C", "M", "N", "K", "ldc", "chunk", "raster")
 REGISTERS_PER_SM = 65536
 MOST_SHARED_BYTES = 232_448  # CUDA C++ Programming Guide, compute capability 9.0: 227 KiB per block
 GLOBAL = "__global__ void"
+COPYING = "for (int t = 0;"
 SPARE_REGISTERS = 40
 """What a consumer needs beside its accumulators."""
-FEW_REGISTERS = 24
-"""What the producer keeps; the least that setmaxnreg allows."""
+FEW_REGISTERS = 40
+"""What the producer keeps: with fewer the addresses of its copies would spill. setmaxnreg allows 24."""
 
 
 def boxes(variant: Variant) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -58,15 +59,16 @@ def operand_bytes(extent: int, depth: int, across: bool, item: int) -> int:
     return (-(-extent // BLOCK_ROWS) * BLOCK_ROWS if across else extent) * depth * item
 
 
-def shared_layout(variant: Variant) -> tuple[int, int, int]:
-    """Where the stages of B and the barriers begin, and the end."""
+def shared_layout(variant: Variant) -> tuple[int, int, int, int]:
+    """Where the stages of B, the places of outgoing C and the barriers begin, and the end."""
     s = variant.strategy
     a = s.stages * operand_bytes(s.l1.m, s.l1.k, variant.transpose_a, s.item_bytes)
     b = s.stages * operand_bytes(s.l1.n, s.l1.k, not variant.transpose_b, s.item_bytes)
     # A tile of B whose rows are fewer than a pattern would leave the next stage off the pattern.
     if (b // s.stages) % PATTERN_BYTES:
         raise CodegenError(f"{s}: a stage of B is no multiple of {PATTERN_BYTES} bytes")
-    return a, a + b, a + b + 2 * s.stages * BARRIER_BYTES
+    barriers = a + b + (s.computing_warps * OUTGOING_BYTES if s.store == "shared" else 0)
+    return a, a + b, barriers, barriers + 2 * s.stages * BARRIER_BYTES
 
 
 def register_split(accumulators: int, consumers: int) -> tuple[int, int] | None:
@@ -97,8 +99,8 @@ def check(variant: Variant) -> None:
     for refused, reason in refusals:
         if refused:
             raise CodegenError(f"{s} cannot be generated: {reason}")
-    if shared_layout(variant)[2] > MOST_SHARED_BYTES:
-        raise CodegenError(f"{s} takes {shared_layout(variant)[2]} bytes of shared memory, of {MOST_SHARED_BYTES}")
+    if shared_layout(variant)[3] > MOST_SHARED_BYTES:
+        raise CodegenError(f"{s} takes {shared_layout(variant)[3]} bytes of shared memory, of {MOST_SHARED_BYTES}")
 
 
 def kernel(variant: Variant) -> tirx.PrimFunc:
@@ -107,8 +109,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     rows, columns, depth, stages, cluster = s.l1.m, s.l1.n, s.l1.k, s.stages, s.cluster
     consumers, blocks = rows // s.l0.m, s.l0.m // BLOCK_ROWS
     a_across, b_across = variant.transpose_a, not variant.transpose_b
-    b_begin, barriers, _ = shared_layout(variant)
-    a_stage, b_stage = b_begin // stages, (barriers - b_begin) // stages
+    b_begin, outgoing, barriers, _ = shared_layout(variant)
+    a_stage, b_stage = b_begin // stages, (outgoing - b_begin) // stages
     group_bytes = depth * ROW_BYTES  # across k: 64 elements of all rows of a tile
     step_bytes = (2 * PATTERN_BYTES if a_across else 32, 2 * PATTERN_BYTES if b_across else 32)
     steps = ROW_BYTES // 32
@@ -118,7 +120,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     share_out = split is not None
     fewer, more = (f"registers_fewer<{split[0]}>", f"registers_more<{split[1]}>") if split else ("", "")
     multiply = wgmma_name(columns, kind, (a_across, b_across))
-    through_shared = s.store == "shared" and kind != "tf32"
+    through_shared = s.store == "shared"
     settled = f"settled<{blocks * per_block}>"
     stage_pair = f"stage_{kind}"
     store_pair = f"store_pair_{'f32' if kind == 'tf32' else kind}"
@@ -142,6 +144,13 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     def mine(box: Any, rank: Any) -> Any:
         return cluster == 1 or box % cluster == rank
 
+    def row_of(tile: Any, tall: Any, wide: Any, high: Any, rank: Any) -> Any:
+        above = T.call_extern("int32", "row_of_block", tile, tall, wide, high)
+        return above * (cluster * rows) + rank * rows
+
+    def column_of(tile: Any, tall: Any, wide: Any, high: Any) -> Any:
+        return T.call_extern("int32", "column_of_block", tile, tall, wide, high) * columns
+
     def bring_b(b: Any, to: Any, along: Any, across: Any, barrier: Any) -> Any:
         where = (at(b_begin + to), T.address_of(b), along, across, barrier)
         if cluster == 1:
@@ -149,6 +158,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         return call("tensor_copy_to_all", *where, (1 << cluster) - 1)
 
     share = columns // cluster
+    arrive = "mbarrier_arrive" if cluster == 1 else f"mbarrier_arrive_in_all<{cluster}>"
     ready = "mbarriers_ready" if cluster == 1 else "mbarriers_ready_in_cluster"
 
     # fmt: off
@@ -163,13 +173,11 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         thread = T.launch_thread("threadIdx.x", GROUP * (consumers + 1))
         tall: T.let[T.int32] = (M + cluster * rows - 1) // (cluster * rows)
         wide: T.let[T.int32] = (N + columns - 1) // columns
-        tile = T.meta_var(block_x // cluster)
         rank = T.meta_var(block_x % cluster)
         high = T.meta_var(raster if cluster == 1 else T.max(raster // cluster, 1))
-        row: T.let[T.int32] = (
-            T.call_extern("int32", "row_of_block", tile, tall, wide, high) * (cluster * rows) + rank * rows
-        )
-        column: T.let[T.int32] = T.call_extern("int32", "column_of_block", tile, tall, wide, high) * columns
+        first: T.let[T.int32] = block_x // cluster
+        apart: T.let[T.int32] = T.call_extern("int32", "blocks_in_grid") // cluster
+        turns: T.let[T.int32] = T.call_extern("int32", "turns_of_block", first, apart, tall * wide)
         origin: T.let[T.int32] = part * chunk
         # At least one tile: a part past the end of k is all zeros.
         tiles: T.let[T.int32] = T.max((T.min(chunk, K - origin) + depth - 1) // depth, 1)
@@ -185,91 +193,103 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
             if thread == GROUP * consumers:
                 call("prefetch_map", T.address_of(a))
                 call("prefetch_map", T.address_of(b))
-                for t in T.serial(0, tiles):
-                    stage: T.let[T.int32] = t % stages
-                    call("mbarrier_wait", empty(stage), t // stages % 2 ^ 1)
-                    call("mbarrier_expect", full(stage), a_stage + b_stage)
-                    if a_across:
-                        for i in T.unroll(rows // BLOCK_ROWS):
-                            call("tensor_copy", at(stage * a_stage + i * group_bytes), T.address_of(a),
-                                 row + i * BLOCK_ROWS, origin + t * depth, full(stage))
-                    else:
-                        call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row, full(stage))
-                    if b_across:
-                        for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
-                            if mine(j, rank):
-                                bring_b(b, stage * b_stage + j * group_bytes, column + j * BLOCK_ROWS,
-                                        origin + t * depth, full(stage))
-                    else:
-                        bring_b(b, stage * b_stage + rank * (share * ROW_BYTES), origin + t * depth,
-                                column + rank * share, full(stage))
+                for turn in T.serial(0, turns):
+                    tile = T.meta_var(first + turn * apart)
+                    row: T.let[T.int32] = row_of(tile, tall, wide, high, rank)
+                    column: T.let[T.int32] = column_of(tile, tall, wide, high)
+                    for t in T.serial(0, tiles):
+                        use: T.let[T.int32] = turn * tiles + t
+                        stage: T.let[T.int32] = use % stages
+                        call("mbarrier_wait", empty(stage), use // stages % 2 ^ 1)
+                        call("mbarrier_expect", full(stage), a_stage + b_stage)
+                        if a_across:
+                            for i in T.unroll(rows // BLOCK_ROWS):
+                                call("tensor_copy", at(stage * a_stage + i * group_bytes), T.address_of(a),
+                                     row + i * BLOCK_ROWS, origin + t * depth, full(stage))
+                        else:
+                            call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row,
+                                 full(stage))
+                        if b_across:
+                            for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
+                                if mine(j, rank):
+                                    bring_b(b, stage * b_stage + j * group_bytes, column + j * BLOCK_ROWS,
+                                            origin + t * depth, full(stage))
+                        else:
+                            bring_b(b, stage * b_stage + rank * (share * ROW_BYTES), origin + t * depth,
+                                    column + rank * share, full(stage))
+                if cluster > 1:  # consumers of the other block arrive here: not after this one has ended
+                    for left in T.serial(stages):
+                        call("mbarrier_wait", empty((turns * tiles + left) % stages),
+                             (turns * tiles + left) // stages % 2 ^ 1)
         else:
             if share_out:
                 call(more)
             own: T.let[T.int32] = group * blocks * block_bytes
-            sums = T.alloc_buffer((blocks * per_block,), "float32", scope="local")
-            call("mbarrier_wait", full(0), 0)
-            call("wgmma_fence")
-            for k in T.unroll(steps):
-                for i in T.unroll(blocks):
-                    call(multiply, T.address_of(sums[i * per_block]),
-                         matrix(own + i * block_bytes + k * step_bytes[0]),
-                         matrix(b_begin + k * step_bytes[1]), T.Select(k == 0, 0, 1))
-            call("wgmma_commit")
-            for u in T.serial(0, tiles - 1):
-                stage: T.let[T.int32] = (u + 1) % stages
-                call("mbarrier_wait", full(stage), (u + 1) // stages % 2)
-                call("wgmma_fence")
-                for k in T.unroll(steps):
-                    for i in T.unroll(blocks):
-                        call(multiply, T.address_of(sums[i * per_block]),
-                             matrix(stage * a_stage + own + i * block_bytes + k * step_bytes[0]),
-                             matrix(b_begin + stage * b_stage + k * step_bytes[1]), 1)
-                call("wgmma_commit")
-                call("wgmma_wait<1>")
-                if thread % WARP == 0:
-                    if cluster == 1:
-                        call("mbarrier_arrive", empty(u % stages))
-                    else:
-                        for other in T.unroll(cluster):
-                            call("mbarrier_arrive_at", empty(u % stages), other)
-            call("wgmma_wait<0>")
-            call(settled, T.address_of(sums[0]))
             # Of lane 4 r + q and sum 4 g + 2 h + v: row 16 warp + 8 h + r, column 8 g + 2 q + v.
             warp: T.let[T.int32] = thread % GROUP // WARP
             lane: T.let[T.int32] = thread % WARP
             partial: T.let[T.bool] = chunk < K
-            top: T.let[T.int32] = row + group * s.l0.m + warp * 16
-            # The stages of A that this warpgroup alone has read take C: each warp's 16 rows, `width` columns a stage.
-            if through_shared and not partial:
-                call("warpgroup_barrier", group)
-                for i in T.unroll(blocks):
-                    for q in T.unroll(columns // width):
-                        first = T.meta_var(q * width)
-                        place = T.meta_var(q % stages * a_stage + own + i * block_bytes + warp * 16 * ROW_BYTES)
-                        for g in T.unroll(width // 8):
-                            for h in T.unroll(2):
-                                call(stage_pair, place, h * 8 + lane // 4, g * 8 + lane % 4 * 2,
-                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2],
-                                     sums[i * per_block + (first // 8 + g) * 4 + h * 2 + 1])
-                        call("__syncwarp")
-                        for v in T.unroll(width // 16):
-                            from_row = T.meta_var((lane + v * WARP) // (width // 8))
-                            from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
-                            if top + i * BLOCK_ROWS + from_row < M and column + first + from_column < N:
-                                call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
-                                     column + first + from_column, place, from_row, from_column)
-            if not through_shared or partial:
-                for i in T.unroll(blocks):
-                    for h in T.unroll(2):
-                        if top + i * BLOCK_ROWS + h * 8 + lane // 4 < M:
-                            for g in T.unroll(columns // 8):
-                                if column + g * 8 + lane % 4 * 2 < N:
-                                    call(store_pair, c, partial, part, M, top + i * BLOCK_ROWS + h * 8 + lane // 4, ldc,
-                                         column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
-                                         sums[i * per_block + g * 4 + h * 2 + 1])
-        if cluster > 1:
-            call("cluster_sync")
+            sums = T.alloc_buffer((blocks * per_block,), "float32", scope="local")
+            for turn in T.serial(0, turns):
+                tile = T.meta_var(first + turn * apart)
+                begin: T.let[T.int32] = turn * tiles
+                call("mbarrier_wait", full(begin % stages), begin // stages % 2)
+                call("wgmma_fence")
+                for k in T.unroll(steps):
+                    for i in T.unroll(blocks):
+                        call(multiply, T.address_of(sums[i * per_block]),
+                             matrix(begin % stages * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                             matrix(b_begin + begin % stages * b_stage + k * step_bytes[1]), T.Select(k == 0, 0, 1))
+                call("wgmma_commit")
+                for u in T.serial(0, tiles - 1):
+                    use: T.let[T.int32] = begin + u + 1
+                    stage: T.let[T.int32] = use % stages
+                    call("mbarrier_wait", full(stage), use // stages % 2)
+                    call("wgmma_fence")
+                    for k in T.unroll(steps):
+                        for i in T.unroll(blocks):
+                            call(multiply, T.address_of(sums[i * per_block]),
+                                 matrix(stage * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                                 matrix(b_begin + stage * b_stage + k * step_bytes[1]), 1)
+                    call("wgmma_commit")
+                    call("wgmma_wait<1>")
+                    if lane == 0:
+                        call(arrive, empty((begin + u) % stages))
+                call("wgmma_wait<0>")
+                call(settled, T.address_of(sums[0]))
+                if lane == 0:
+                    call(arrive, empty((begin + tiles - 1) % stages))
+                row: T.let[T.int32] = row_of(tile, tall, wide, high, rank)
+                column: T.let[T.int32] = column_of(tile, tall, wide, high)
+                top: T.let[T.int32] = row + group * s.l0.m + warp * 16
+                # Each warp has a place for 16 rows, `width` columns at a time.
+                if through_shared and not partial:
+                    for i in T.unroll(blocks):
+                        for q in T.unroll(columns // width):
+                            past = T.meta_var(q * width)
+                            place = T.meta_var(outgoing + (group * WARPGROUP + warp) * OUTGOING_BYTES)
+                            for g in T.unroll(width // 8):
+                                for h in T.unroll(2):
+                                    call(stage_pair, place, h * 8 + lane // 4, g * 8 + lane % 4 * 2,
+                                         sums[i * per_block + (past // 8 + g) * 4 + h * 2],
+                                         sums[i * per_block + (past // 8 + g) * 4 + h * 2 + 1])
+                            call("__syncwarp")
+                            for v in T.unroll(width // 16):
+                                from_row = T.meta_var((lane + v * WARP) // (width // 8))
+                                from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
+                                if top + i * BLOCK_ROWS + from_row < M and column + past + from_column < N:
+                                    call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
+                                         column + past + from_column, place, from_row, from_column)
+                            call("__syncwarp")
+                if not through_shared or partial:
+                    for i in T.unroll(blocks):
+                        for h in T.unroll(2):
+                            if top + i * BLOCK_ROWS + h * 8 + lane // 4 < M:
+                                for g in T.unroll(columns // 8):
+                                    if column + g * 8 + lane % 4 * 2 < N:
+                                        call(store_pair, c, partial, part, M, top + i * BLOCK_ROWS + h * 8 + lane // 4,
+                                             ldc, column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
+                                             sums[i * per_block + g * 4 + h * 2 + 1])
     # fmt: on
     return program
 
@@ -280,7 +300,9 @@ def source(variant: Variant, arch: str) -> KernelSource:
     s = variant.strategy
     program = kernel(variant)
     text = printed(program.body, variant.name, list(program.params), cuda_target(arch))
+    # Unrolled over the stages, the addresses of each would be more than the producer has registers for.
+    text = text.replace(COPYING, f"#pragma unroll 1\n{COPYING}", 1)
     if s.cluster > 1:  # a part of the kernel, so that it is launched as any other
         text = text.replace(GLOBAL, f"{GLOBAL} __cluster_dims__({s.cluster}, 1, 1)", 1)
     called = functions(s.l1.n, KINDS[s.dtype], (variant.transpose_a, not variant.transpose_b))
-    return KernelSource(variant.name, called + text, ARGS, (s.threads, 1, 1), shared_layout(variant)[2])
+    return KernelSource(variant.name, called + text, ARGS, (s.threads, 1, 1), shared_layout(variant)[3])

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VX_DOOR_ABI 6
+#define VX_DOOR_ABI 7
 #define VX_MOST_PARAMETERS 24
 #define VX_GPU_STEP 16 /* elements: cut there, both regions are aligned as the call is */
 #define VX_MOST_EXTRAS 4 /* tensors that an epilogue reads */
@@ -106,6 +106,7 @@ typedef struct {
   int32_t transpose_a, transpose_b, vector_bytes;
   uint32_t box_a[2], box_b[2]; /* of the TMA descriptors, contiguous extent first; 0 where there are none */
   int32_t cluster;             /* blocks that compute a tile together */
+  int32_t staying;             /* blocks that take one tile after the other, as many as run at a time; 0: one for each tile */
 } vx_gpu_kernel;
 
 typedef struct {

@@ -69,6 +69,12 @@ static int64_t tiles_of(const vx_gpu_kernel *kernel, const vx_gpu_shape *s) {
   return quotient_up(s->m, kernel->tile_m) * quotient_up(s->n, kernel->tile_n);
 }
 
+/* Blocks of a grid of so many tiles. */
+static int64_t blocks_of(const vx_gpu_kernel *kernel, int64_t tiles) {
+  int64_t blocks = tiles * kernel->cluster;
+  return kernel->staying ? smaller(blocks, kernel->staying) : blocks;
+}
+
 static int64_t blocks_of_reduction(const library *of, const vx_gpu_shape *s) {
   return quotient_up(s->m * s->n, of->setup.reduce_columns);
 }
@@ -176,7 +182,7 @@ static int queue(const library *of, const call *c, const vx_gpu_plan *plan, void
   }
   if (c->rows) return launch_groups(of, kernel, c, &args, stream);
   const vx_gpu_entry *entry = &of->setup.entries[plan->splits > 1 ? kernel->split : kernel->direct];
-  if (!status) status = launch(of, entry, tiles_of(kernel, s) * kernel->cluster, s->batch, plan->splits, &args, stream);
+  if (!status) status = launch(of, entry, blocks_of(kernel, tiles_of(kernel, s)), s->batch, plan->splits, &args, stream);
   if (!status && plan->splits > 1)
     status = launch(of, &of->setup.entries[of->setup.reduce], blocks_of_reduction(of, s), s->batch, 1, &args, stream);
   return status;
