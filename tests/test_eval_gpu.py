@@ -17,6 +17,7 @@ import pytest
 from eval.gpu import asked, ingest, parts
 from eval.gpu.budget import Budget, Journal, median, read_journal
 from eval.suites import Case
+from vortex.errors import UnmeasuredError
 from vortex.gpu_candidates import Backend
 from vortex.gpu_figures import BlockCosts, GpuRates
 from vortex.gpu_library import GpuLibrary
@@ -130,8 +131,10 @@ def fake_meter(monkeypatch: pytest.MonkeyPatch) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-        def kernel(self, index: int) -> BlockMeasurement | None:
-            return BlockMeasurement(self.kernels[index].variant.name, 1e-6, 2e-6, 1e-6, 0.01) if index else None
+        def kernel(self, index: int) -> BlockMeasurement:
+            if not index:
+                raise UnmeasuredError("its times vary")
+            return BlockMeasurement(self.kernels[index].variant.name, 1e-6, 2e-6, 1e-6, 0.01)
 
     monkeypatch.setattr(levels, "Meter", Meter)
     monkeypatch.setattr(levels, "Driver", lambda: None)
@@ -221,7 +224,9 @@ class TestMeasuring:
         fake_meter(monkeypatch)
         levels.measure(gemm, "lib", journal, Budget(60))
         found = rows(journal, "level")
-        assert len(found) == len(gemm.kernels) - 1 and rows(journal, "level_skipped")[0]["kernel"].endswith("v16")
+        (skipped,) = rows(journal, "level_skipped")
+        assert len(found) == len(gemm.kernels) - 1 and skipped["kernel"].endswith("v16")
+        assert skipped["why"] == "its times vary"
         assert rows(journal, "section") == [
             {
                 "kind": "section",

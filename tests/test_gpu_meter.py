@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from gpu_doubles import Launch, StubDriver
 
+from vortex.candidates import Tile
 from vortex.cuda_driver import Driver
-from vortex.errors import DeviceError
+from vortex.cuda_graph import captured
+from vortex.errors import DeviceError, UnmeasuredError
 from vortex.gpu_library import GpuLibrary
-from vortex.gpu_meter import BLOCK, Meter, random_bytes
+from vortex.gpu_meter import BLOCK, LAUNCHES, ROUNDS, Meter, patch, random_bytes
 from vortex.operators import Gemm, bias, residual, scale, settings
 
 RESIDENT = 2
@@ -60,17 +63,28 @@ def test_slope_and_start_are_told_apart(driver: StubDriver, library: GpuLibrary)
 
 def test_what_varies_is_not_told(driver: StubDriver, library: GpuLibrary):
     draw = np.random.default_rng(0)
-    driver.on_launch(taking(driver, lambda blocks, stages: float(draw.uniform(0.1, 10.0)) ** 3))
+    driver.on_launch(taking(driver, lambda blocks, stages: stages * float(draw.uniform(0.1, 10.0)) ** 3))
     with Meter(library, Driver()) as meter:
         assert not meter.profile().kernels
+        with pytest.raises(UnmeasuredError, match=r"the times of tc_f16\S+nn_v16 vary by \d+%"):
+            meter.kernel(0)
+
+
+def test_the_host_is_not_between_launches(driver: StubDriver, library: GpuLibrary):
+    driver.on_launch(taking(driver, lambda blocks, stages: 1e-3 * stages))
+    with Meter(library, Driver()) as meter:
+        assert meter.seconds(0, 128, 128, 8 * 32) == pytest.approx([8e-6] * ROUNDS)
+    assert len(driver.launches) == 1 + LAUNCHES * (1 + ROUNDS), "one by itself, a replay that is not timed, the rounds"
+    (stream,) = {launch.stream for launch in driver.launches}
+    assert stream, "a stream of its own"
 
 
 def test_what_is_too_large_is_left_to_the_model(
     driver: StubDriver, library: GpuLibrary, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("vortex.gpu_meter.MOST_BYTES", 1000)
-    with Meter(library, Driver()) as meter:
-        assert meter.kernel(0) is None
+    with Meter(library, Driver()) as meter, pytest.raises(UnmeasuredError, match="needs an operand of 589824 bytes"):
+        meter.kernel(0)
     assert not driver.launches
 
 
@@ -86,7 +100,8 @@ def test_an_epilogue_gets_its_tensors_and_c_its_own_type(driver: StubDriver, lib
 
 def test_everything_is_given_back(driver: StubDriver, library: GpuLibrary):
     driver.on_launch(taking(driver, lambda blocks, stages: 1e-3 * stages))
-    counts = (driver.calls.stub_live_modules, driver.calls.stub_live_contexts, driver.calls.stub_live_buffers)
+    names = ("modules", "contexts", "buffers", "handles")
+    counts = [getattr(driver.calls, f"stub_live_{name}") for name in names]
     before = [count() for count in counts]
     with Meter(library, Driver()) as meter:
         meter.kernel(0)
@@ -95,10 +110,76 @@ def test_everything_is_given_back(driver: StubDriver, library: GpuLibrary):
     assert [count() for count in counts] == before
 
 
-def test_a_launch_that_fails_is_an_error(driver: StubDriver, library: GpuLibrary):
+def test_a_kernel_that_does_not_run_is_left_out(driver: StubDriver, library: GpuLibrary):
+    driver.on_launch(taking(driver, lambda blocks, stages: 1e-3 * stages))
+    with Meter(library, Driver()) as meter:
+        driver.fail("cuLaunchKernel", 701)
+        found = {row.kernel for row in meter.profile().kernels}
+        assert found == {kernel.variant.name for kernel in library.manifest.kernels[1:]}
+        driver.fail("cuLaunchKernel", 701)
+        with pytest.raises(UnmeasuredError, match=r"tc_f16\S+ did not run on device 0.*: \d+x\d+x256, .*STUB"):
+            meter.kernel(0)
+
+
+def test_a_device_that_fails_is_an_error(driver: StubDriver, library: GpuLibrary):
     driver.fail("cuLaunchKernel", 700)
-    with Meter(library, Driver()) as meter, pytest.raises(DeviceError, match=r"did not run on device 0.*700"):
-        meter.kernel(0)
+    failure = r"did not run on device 0.*could not be computed: CUDA"
+    with pytest.raises(DeviceError, match=failure) as told, Meter(library, Driver()) as meter:
+        meter.profile()
+    assert not isinstance(told.value, UnmeasuredError)
+
+
+def test_memory_that_is_not_there_is_asked_for_again(driver: StubDriver, library: GpuLibrary):
+    driver.on_launch(taking(driver, lambda blocks, stages: 1e-3 * stages))
+    with Meter(library, Driver()) as meter:
+        driver.fail("cuMemAlloc_v2", 2)
+        with pytest.raises(UnmeasuredError, match="cuMemAlloc_v2 failed"):
+            meter.kernel(0)
+        assert meter.kernel(0).alone_s == pytest.approx(1e-6) and len(meter._buffers) == len(meter._sizes) == 3
+
+
+def test_extents_that_a_kernel_does_not_take_are_told(driver: StubDriver, library: GpuLibrary):
+    turned = next(i for i, kernel in enumerate(library.manifest.kernels) if kernel.variant.name.endswith("tt_v16"))
+    refusal = "132x16x256, operand 0 cannot be served by the given plan"
+    with Meter(library, Driver()) as meter, pytest.raises(DeviceError, match=refusal):
+        meter.seconds(turned, 132, 16, 256)
+
+
+@pytest.mark.parametrize("blocks", [1, 40, 82, 108, 132, 4 * 132])
+@pytest.mark.parametrize("tile", [Tile(4, 4, 1024), Tile(1, 64, 256), Tile(64, 256, 64), Tile(128, 24, 32)])
+@pytest.mark.parametrize(("run_m", "run_n"), [(1, 1), (1, 8), (8, 8), (16, 4)])
+def test_a_patch_is_of_whole_runs(blocks: int, tile: Tile, run_m: int, run_n: int):
+    m, n = patch(blocks, tile, run_m, run_n)
+    assert not (m % tile.m or n % tile.n or m % run_m or n % run_n)
+    least = math.lcm(tile.m, run_m) * math.lcm(tile.n, run_n)
+    most = blocks * tile.m * tile.n
+    assert max(most - least, 0) < m * n <= max(most, least), "no block too many, and few less"
+
+
+def test_a_patch_is_square():
+    assert patch(132, Tile(128, 128, 64), 1, 8) == (11 * 128, 12 * 128)
+    assert patch(132, Tile(4, 4, 1024), 8, 8) == (24, 88)
+
+
+def test_a_launch_that_fails_in_a_capture_is_told_and_ends_it(driver: StubDriver):
+    calls, context = Driver(), ctypes.c_void_p(driver.calls.stub_context())
+    calls.call("cuCtxPushCurrent_v2", context)
+    stream, before = ctypes.c_void_p(), driver.calls.stub_live_handles()
+    calls.call("cuStreamCreate", ctypes.byref(stream), 0)
+
+    def fails() -> None:
+        raise DeviceError("no such launch")
+
+    with pytest.raises(DeviceError, match="no such launch"), captured(calls, stream, fails):
+        pass
+    waits = captured(calls, stream, lambda: driver.calls.cuCtxSynchronize())
+    with pytest.raises(DeviceError, match="cuStreamEndCapture failed"), waits:
+        pass
+    with captured(calls, stream, lambda: None) as graph:
+        calls.call("cuGraphLaunch", graph, stream)
+    calls.call("cuStreamDestroy_v2", stream)
+    calls.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    assert driver.calls.stub_live_handles() == before
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("float16", 2), ("bfloat16", 2), ("float32", 4), ("tfloat32", 4)])

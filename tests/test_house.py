@@ -36,6 +36,7 @@ MODULES = (
     "probe",
     "comparison",
     "cuda_driver",
+    "cuda_graph",
     "gpu_probe",
     "specs",
     "targets",

@@ -62,6 +62,11 @@ class Driver:
         """Any function of the driver; a failure is a DeviceError that names it."""
         self._check(getattr(self._calls, name)(*arguments), name)
 
+    def release(self, name: str, *arguments: Any) -> None:
+        """Any function that gives something back. Errors are left alone: where a kernel broke the context every call
+        fails, and would be told in place of what broke it."""
+        getattr(self._calls, name)(*arguments)
+
     def device_count(self) -> int:
         count = ctypes.c_int()
         self._check(self._calls.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")

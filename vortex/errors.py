@@ -31,6 +31,10 @@ class DeviceError(VortexError, RuntimeError):
     """An operand lives on, or a library needs, a device or instruction set that is not here."""
 
 
+class UnmeasuredError(DeviceError):
+    """A kernel has no sure time, or does not run, on a device that is well."""
+
+
 class OperandError(VortexError, ValueError):
     """An operand cannot be used as given: read-only, overlapping, requires grad, packed for another library."""
 

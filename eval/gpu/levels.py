@@ -6,6 +6,7 @@ from typing import Any
 
 from eval.gpu.budget import Budget, Journal, covered
 from vortex.cuda_driver import Driver
+from vortex.errors import UnmeasuredError
 from vortex.gpu_meter import Meter
 
 
@@ -15,9 +16,11 @@ def measure(gemm: Any, name: str, journal: Journal, budget: Budget) -> None:
     order = sorted(range(len(kernels)), key=lambda i: (-kernels[i].variant.vector_bytes, i))
     with Meter(gemm.library, Driver()) as meter:
         for index in covered(journal, budget, name, "levels", order):
-            variant, row = kernels[index].variant, meter.kernel(index)
-            if row is None:
-                journal.add("level_skipped", library=name, kernel=variant.name)
+            kernel = kernels[index].variant.name
+            try:
+                row = meter.kernel(index)
+            except UnmeasuredError as error:
+                journal.add("level_skipped", library=name, kernel=kernel, why=str(error))
                 continue
             figures = {"alone_s": row.alone_s, "full_s": row.full_s, "start_s": row.start_s, "spread": row.spread}
-            journal.add("level", library=name, kernel=variant.name, **figures)
+            journal.add("level", library=name, kernel=kernel, **figures)

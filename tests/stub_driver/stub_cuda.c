@@ -1,13 +1,15 @@
 /* A fake libcuda.so.1: one process-wide device of any description that records what is launched and computes nothing,
  * unless a test sets `on_launch`. Results are those of cuda.h. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
   OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-  NO_BINARY = 209, INVALID_PTX = 218, UNSUPPORTED_PTX = 222, INVALID_HANDLE = 400, NOT_FOUND = 500
+  NO_BINARY = 209, INVALID_PTX = 218, UNSUPPORTED_PTX = 222, INVALID_HANDLE = 400, NOT_FOUND = 500,
+  ILLEGAL_ADDRESS = 700, UNSUPPORTED_IN_CAPTURE = 900, INVALIDATED_CAPTURE = 901
 };
 enum { MOST_LAUNCHES = 4096, MOST_PARAMETERS = 24, PARAMETER_BYTES = 128 };
 
@@ -44,6 +46,7 @@ static description the_device = {1, 8, 0, 108, 166912, 13000, 9, 0};
 static launch launches[MOST_LAUNCHES];
 static int launch_count, initialized, live_modules, live_contexts, context_pushes, forced_status, uncapturable;
 static char forced[64], context_bytes[16];
+static int lasting; /* an error after which the context is of no use */
 static __thread void *contexts[16];
 static __thread int depth;
 static void (*on_launch)(const launch *);
@@ -57,7 +60,7 @@ void stub_fail(const char *name, int status) {
 }
 void stub_reset(void) {
   the_device = (description){1, 8, 0, 108, 166912, 13000, 9, 0};
-  launch_count = context_pushes = forced_status = uncapturable = 0;
+  launch_count = context_pushes = forced_status = uncapturable = lasting = 0;
   on_launch = NULL;
 }
 int stub_launch_count(void) { return launch_count; }
@@ -74,6 +77,7 @@ static int fails(const char *name) {
   if (!forced_status || strcmp(name, forced)) return 0;
   int status = forced_status;
   forced_status = 0;
+  if (status == ILLEGAL_ADDRESS) lasting = status;
   return status;
 }
 #define ENTER                                      \
@@ -213,6 +217,102 @@ int cuFuncSetAttribute(void *handle, int attribute, int value) {
   ((function *)handle)->allowed = value;
   return OK;
 }
+/* A stream that is captured keeps its launches, and copies of those parameters that lie on the stack, as the door's do:
+ * a launch does not say how many it has. Replaying them runs them in this order. */
+typedef struct {
+  launch what;
+  unsigned char parameters[MOST_PARAMETERS][PARAMETER_BYTES];
+} node;
+typedef struct {
+  node *nodes;
+  int count;
+} graph;
+static graph *capturing;
+static void *captured_stream;
+static int live_handles, invalidated;
+static char *stack_end;
+/* Streams, events and graphs that nobody has given back. */
+int stub_live_handles(void) { return live_handles; }
+
+static void run(launch made) {
+  launch *kept = &launches[launch_count++ % MOST_LAUNCHES];
+  *kept = made;
+  if (on_launch) on_launch(kept);
+}
+static void capture(const launch *made) {
+  char here;
+  capturing->nodes = realloc(capturing->nodes, (size_t)(capturing->count + 1) * sizeof(node));
+  node *kept = &capturing->nodes[capturing->count++];
+  kept->what = *made;
+  for (int i = 0; i < MOST_PARAMETERS; i++) {
+    char *from = made->parameters[i];
+    if (from > &here && from <= stack_end - PARAMETER_BYTES) memcpy(kept->parameters[i], from, PARAMETER_BYTES);
+  }
+}
+
+int cuStreamCreate(void **stream, unsigned flags) {
+  ENTER
+  live_handles++;
+  return *stream = calloc(1, 1), flags > 1 ? INVALID_VALUE : OK;
+}
+int cuStreamDestroy_v2(void *stream) { return free(stream), live_handles--, OK; }
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+  ENTER
+  pthread_attr_t about;
+  void *low;
+  size_t bytes;
+  if (!stream || capturing || mode < 0 || mode > 2) return INVALID_VALUE;
+  pthread_getattr_np(pthread_self(), &about);
+  pthread_attr_getstack(&about, &low, &bytes);
+  pthread_attr_destroy(&about);
+  stack_end = (char *)low + bytes;
+  capturing = calloc(1, sizeof *capturing);
+  captured_stream = stream;
+  invalidated = 0;
+  return OK;
+}
+int cuGraphDestroy(void *handle) {
+  graph *of = handle;
+  if (!of) return INVALID_VALUE;
+  free(of->nodes);
+  free(of);
+  live_handles--;
+  return OK;
+}
+int cuStreamEndCapture(void *stream, void **made) {
+  graph *done = capturing;
+  if (!done || stream != captured_stream) return INVALID_VALUE;
+  capturing = NULL;
+  live_handles++;
+  *made = NULL;
+  if (invalidated) return cuGraphDestroy(done), INVALIDATED_CAPTURE;
+  return *made = done, OK;
+}
+int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
+  ENTER
+  const graph *of = handle;
+  if (!of || flags) return INVALID_VALUE;
+  graph *made = calloc(1, sizeof *made);
+  made->count = of->count;
+  made->nodes = malloc((size_t)of->count * sizeof(node));
+  memcpy(made->nodes, of->nodes, (size_t)of->count * sizeof(node));
+  live_handles++;
+  return *out = made, OK;
+}
+int cuGraphExecDestroy(void *handle) { return cuGraphDestroy(handle); }
+int cuGraphLaunch(void *handle, void *stream) {
+  ENTER
+  graph *of = handle;
+  if (!of || capturing) return of ? UNSUPPORTED_IN_CAPTURE : INVALID_VALUE;
+  for (int i = 0; i < of->count; i++) {
+    launch made = of->nodes[i].what;
+    made.stream = stream;
+    for (int k = 0; k < MOST_PARAMETERS; k++) made.parameters[k] = of->nodes[i].parameters[k];
+    run(made);
+  }
+  return OK;
+}
+
 int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
   ENTER
@@ -222,13 +322,11 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   if (!gx || !gy || !gz || gx > 2147483647u || gy > 65535 || gz > 65535 || bx * by * bz > 1024 || bz > 64 || !bx || !by || !bz)
     return INVALID_VALUE;
   if ((int)shared > f->allowed) return INVALID_VALUE;
-  launch *made = &launches[launch_count++ % MOST_LAUNCHES];
-  *made = (launch){{0}, {gx, gy, gz}, {bx, by, bz}, shared, stream, contexts[depth - 1], {0}};
-  memcpy(made->name, f->name, sizeof made->name);
-  if (on_launch) {
-    memcpy(made->parameters, parameters, sizeof made->parameters);
-    on_launch(made);
-  }
+  launch made = {{0}, {gx, gy, gz}, {bx, by, bz}, shared, stream, contexts[depth - 1], {0}};
+  memcpy(made.name, f->name, sizeof made.name);
+  memcpy(made.parameters, parameters, sizeof made.parameters);
+  if (capturing && stream == captured_stream) capture(&made);
+  else run(made);
   return OK;
 }
 int cuMemsetD2D8Async(uint64_t target, size_t pitch, unsigned char value, size_t width, size_t height, void *stream) {
@@ -269,16 +367,22 @@ int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t he
 }
 int cuMemAllocHost_v2(void **memory, size_t bytes) { return cuMemAlloc_v2((uint64_t *)memory, bytes); }
 int cuMemFreeHost(void *memory) { return cuMemFree_v2((uint64_t)(uintptr_t)memory); }
-int cuCtxSynchronize(void) { return uncapturable++, OK; }
-int cuStreamSynchronize(void *stream) { return (void)stream, uncapturable++, OK; }
+/* A wait that a capture does not survive. */
+static int waited(void) {
+  uncapturable++;
+  if (capturing) invalidated = 1;
+  return capturing ? UNSUPPORTED_IN_CAPTURE : lasting;
+}
+int cuCtxSynchronize(void) { return waited(); }
+int cuStreamSynchronize(void *stream) { return (void)stream, waited(); }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
   ENTER
   return memcpy((void *)(uintptr_t)to, from, bytes), OK;
 }
-int cuEventCreate(void **event, unsigned flags) { return (void)flags, *event = calloc(1, sizeof(double)), OK; }
-int cuEventDestroy_v2(void *event) { return free(event), OK; }
+int cuEventCreate(void **event, unsigned flags) { return (void)flags, live_handles++, *event = calloc(1, sizeof(double)), OK; }
+int cuEventDestroy_v2(void *event) { return free(event), live_handles--, OK; }
 int cuEventRecord(void *event, void *stream) { return (void)stream, *(double *)event = now_ms, OK; }
-int cuEventSynchronize(void *event) { return (void)event, uncapturable++, OK; }
+int cuEventSynchronize(void *event) { return (void)event, waited(); }
 int cuEventElapsedTime(float *ms, void *begin, void *end) { return *ms = (float)(*(double *)end - *(double *)begin), OK; }
 
 int cuGetErrorName(int status, const char **name) { return *name = status == NO_BINARY ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_STUB", OK; }
