@@ -296,6 +296,29 @@ class TestMachineCode:
         assert ".target sm_80" in compiled.ptx
 
 
+def cycles_of_reads(text: str) -> list[int]:
+    """Of each float32 multiply-add, how long two banks of registers need for what the one before has not left."""
+    cycles, left = [], {}
+    for line in re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", text):
+        if not line.startswith("FFMA"):
+            left = {}
+            continue
+        operands = re.findall(r"R(\d+)(\.reuse)?", line)[1:4]
+        reads = {int(name) for place, (name, _) in enumerate(operands) if left.get(place) != name}
+        cycles.append(max(1, *(sum(name % 2 == bank for name in reads) for bank in (0, 1))))
+        left = {place: name for place, (name, reuse) in enumerate(operands) if reuse}
+    return cycles
+
+
+@an_nvrtc
+@pytest.mark.parametrize("layout", [(a, b) for a in (False, True) for b in (False, True)])
+def test_registers_are_read_as_fast_as_hopper_multiplies(layout: tuple[bool, bool], tmp_path: Path):
+    variant = Variant(cuda_core(), *layout, 16)
+    unit = nvrtc.compile_nvrtc("\n".join([PRELUDE, source(variant, "sm_90a").source]), "sm_90a")
+    cycles = cycles_of_reads(disassembled(unit, tmp_path)[variant.name])
+    assert len(cycles) >= 1024 and sum(cycles) <= 1.25 * len(cycles)
+
+
 @pytest.fixture(scope="module")
 def turing() -> nvrtc.Compiled:
     texts = [source(variant, "sm_75").source for variant in TURING.values()]

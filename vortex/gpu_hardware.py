@@ -31,8 +31,9 @@ from vortex.hardware import TOLERANCE, Level
 
 WARP = 32
 """Threads of a warp, on every NVIDIA GPU."""
-CP_ASYNC, TMA = 80, 90
-"""The architectures from which on shared memory can be filled past the registers, and by one thread for all."""
+CP_ASYNC, FULL_RATE, TMA = 80, 86, 90
+"""The architectures from which on shared memory can be filled past the registers, a scheduler has 32 lanes of float32
+(16 before), and shared memory can be filled by one thread for all."""
 
 Dtype = Literal["float32", "tfloat32", "float16", "bfloat16", "int8"]
 Kind = Literal["fma", "mma", "wgmma"]

@@ -16,8 +16,10 @@ from vortex.codegen.cuda_pipeline import multistage
 from vortex.codegen.trees import found, substitute
 from vortex.dtypes import ITEM_BYTES
 from vortex.errors import CodegenError
-from vortex.gpu_hardware import CP_ASYNC
+from vortex.gpu_hardware import CP_ASYNC, FULL_RATE
 
+PADDING = 4
+"""Elements of four bytes: eight rows then begin on eight different groups of banks, and vectors stay aligned."""
 SCALARS = ("M", "N", "K", "lda", "ldb", "ldc", "chunk", "raster")
 SUFFIX = {"float32": "f32", "tfloat32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "s32", "int32": "s32"}
 STORED = {name: name for name in ("float32", "float16", "bfloat16", "int32")} | {"tfloat32": "float32", "int8": "int32"}
@@ -40,9 +42,18 @@ def alone(kernel: KernelSource) -> KernelSource:
     return replace(kernel, source=re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", kernel.source))
 
 
+def generation(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch))
+
+
 def has_async_copy(arch: str) -> bool:
     """Whether shared memory can be filled past the registers (PTX ISA, cp.async: from sm_80 on)."""
-    return int(re.sub(r"\D", "", arch)) >= CP_ASYNC
+    return generation(arch) >= CP_ASYNC
+
+
+def has_full_rate(arch: str) -> bool:
+    """Whether a warp's float32 multiply-adds issue in every cycle, so that registers must be read as fast."""
+    return generation(arch) >= FULL_RATE
 
 
 def cuda_target(arch: str) -> Target:
@@ -131,6 +142,7 @@ def lowered(
     stages: int,
     swizzles: dict[str, bool],
     quads: Set[str] = frozenset(),
+    padded: Set[str] = frozenset(),
 ) -> KernelSource:
     """CUDA of one scheduled GEMM (see cuda_program.gemm)."""
     target = cuda_target(arch)
@@ -142,7 +154,7 @@ def lowered(
     item = ITEM_BYTES[dtype]
     is_async = has_async_copy(arch)
     body = passes.fragments(multistage(function.body, is_async))
-    body = passes.swizzle(body, swizzles, quads)
+    body = passes.padded(passes.swizzle(body, swizzles, quads), padded, PADDING)
     body = passes.copies(body, {a.buffer: a.address, b.buffer: b.address}, item, is_async and stages > 1)
     split = tirx.LT(scalars["chunk"], scalars["K"])
     rows, leading = scalars["M"], scalars["ldc"]

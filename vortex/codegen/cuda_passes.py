@@ -7,6 +7,7 @@ They run on the still multi-dimensional buffers that `s_tir`'s passes leave once
   at its first element: by the alignment class, the first is inside exactly when all are;
 - `stores`: the same for C;
 - `swizzle`: 16-byte chunks of a row of shared memory trade places, so that neither copies nor fragments meet on a bank;
+- `padded`: the same for rows of k whose elements arrive one by one;
 - `fragments`: a buffer of a warp [.., lane, register] becomes the registers of each thread;
 - `wide`: offsets of rows are 64 bits, so that an operand may pass 2^31 elements.
 """
@@ -166,6 +167,21 @@ def swizzle(body: Any, words: Mapping[str, bool], quads: Set[str] = frozenset())
 
         rules[buffer] = rule
     return rewritten(body, rules)
+
+
+def padded(body: Any, names: Set[str], items: int) -> Any:
+    """The named buffers with rows longer by `items` that are not used."""
+    longer, rules = {}, {}
+    for allocation in found(body, tirx.AllocBuffer, lambda x: x.buffer.name in names):
+        *outer, row = extents(allocation.buffer)
+        longer[allocation.buffer] = new = reshaped(allocation.buffer, [*outer, row + items], SHARED)
+        rules[allocation.buffer] = lambda indices, new=new: (new, indices)
+
+    def declared(allocation: Any) -> Any:
+        new = longer.get(allocation.buffer)
+        return allocation if new is None else tirx.AllocBuffer(new)
+
+    return mapped(rewritten(body, rules), (tirx.AllocBuffer, declared))
 
 
 def first_lane(node: Any, lane: Any) -> Any:

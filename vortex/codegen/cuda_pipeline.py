@@ -24,6 +24,7 @@ from vortex.codegen.cuda_passes import (
     statements,
     wrapped,
 )
+from vortex.codegen.cuda_ports import PORTS, serpentine, untied
 from vortex.codegen.trees import found, mapped, substitute
 from vortex.errors import CodegenError
 
@@ -68,6 +69,10 @@ class Pipeline:
         if not (isinstance(self.steps, tirx.For) and STEP in self.steps.annotations):
             raise CodegenError("the last statement of a stage must be the loop over its steps")
         *self.loads, self.product = statements(self.steps.body)
+        self.settle: Any = []
+        if PORTS in self.steps.annotations:
+            self.settle = [untied(self.product, self.loop.extent)]
+            self.product = serpentine(self.product)
         self.count = int(self.steps.extent)
         # A fragment read in the last step of one stage makes way for the first of the next: versions must come round.
         self.versions = 2 if int(self.steps.annotations[STEP]) == 2 and self.count % 2 == 0 else 1
@@ -91,6 +96,10 @@ class Pipeline:
         return tirx.IfThenElse(stage < self.loop.extent, self._placed(parts, stage, 0, 0), None)
 
     def run(self) -> Any:
+        """All stages, and what is left to do for the sums."""
+        return sequence([self._stages(), *self.settle])
+
+    def _stages(self) -> Any:
         """Copies run `stages` - 1 ahead. Every thread commits a group a stage, empty or not, so that waiting counts.
 
         Without cp.async the next stage waits in registers until its place in shared memory is free.

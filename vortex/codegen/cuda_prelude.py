@@ -202,6 +202,11 @@ VORTEX_DEVICE void mma_m16n16_s8_pairs(int* c, const void* a, const void* b) {
   mma_m16n8_s8(c + 1, c + 3, c + 5, c + 7, (const unsigned*)a, (const unsigned*)b + 2);
 }
 
+/* x, which the compiler cannot tell from another value: `count` is never negative. */
+VORTEX_DEVICE float untied(float x, int count) {
+  return __uint_as_float(__float_as_uint(x) ^ (unsigned)(count >> 31));
+}
+
 /* The sum over a warp, in every lane and in one order. */
 template <class T> VORTEX_DEVICE T sum_of_lanes(T value) {
 #pragma unroll

@@ -105,8 +105,11 @@ def gemm(symbol: str, dtype: str, tile: Tile, transpose_a: bool, transpose_b: bo
     return program
 
 
-def copy_stage(schedule: s_tir.Schedule, copy: Any, threads: tuple[int, int, int], vector: int) -> None:
-    """The block's threads, of extents z, y and x, copy a stage together, `vector` elements each at a time.
+def copy_stage(
+    schedule: s_tir.Schedule, copy: Any, threads: tuple[int, int, int], vector: int, widest: int | None = None
+) -> None:
+    """The block's threads, of extents z, y and x, copy a stage together, `vector` elements each at a time; at most
+    `widest` of them lie side by side.
 
     In one turn they take some columns of some rows, so that a thread's addresses differ by constants and whole rows: no
     division by an odd width, and few registers.
@@ -114,7 +117,7 @@ def copy_stage(schedule: s_tir.Schedule, copy: Any, threads: tuple[int, int, int
     count = prod(threads)
     row, column = schedule.get_loops(copy)[-2:]
     rows, columns = (int(schedule.get(loop).extent) for loop in (row, column))
-    side = gcd(columns // vector, count)
+    side = gcd(columns // vector, count, widest or 0)
     if rows % (count // side):
         fused = schedule.fuse(row, column)
         turn, *axes, wide = schedule.split(fused, [None, *threads, vector])
