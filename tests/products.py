@@ -15,7 +15,7 @@ import numpy as np
 from emulator import TIMINGS, EmulationError, Record, Statistics, TensorMap, Workspace, run
 from numpy.typing import NDArray
 
-from vortex.codegen import cuda_reduce, nvrtc, tensor_core_hopper
+from vortex.codegen import cuda_reduce, hopper_tiles, nvrtc
 from vortex.codegen.cuda import reduction, source, split_args
 from vortex.codegen.cuda_form import Form, form_of
 from vortex.codegen.cuda_lower import STORED, KernelSource
@@ -196,7 +196,7 @@ def check(
         values["&C"] = finished(store, c, step * out_item, tensors)
         values["&W"] = finished(store, partial, 16, tensors)
     if s.backend is Backend.HOPPER:
-        box_a, box_b = tensor_core_hopper.boxes(variant)
+        box_a, box_b = hopper_tiles.boxes(variant)
         values |= {"@A": TensorMap(a, box_a), "@B": TensorMap(b, box_b)}
     args = kernel.args if splits == 1 else split_args(kernel.args)
     tile = s.grid_tile

@@ -54,6 +54,11 @@ def cuda_core(dtype: str, stages: int = 3) -> BlockStrategy:
     return BlockStrategy(Backend.CUDA_CORE, dtype, Tile(32, 16, 1), Tile(64, 32, depth), Tile(4, 4, 1), stages)
 
 
+def few_threads() -> BlockStrategy:
+    """A would be too many elements of a thread to be turned over, so B is not either."""
+    return BlockStrategy(Backend.CUDA_CORE, "float32", Tile(128, 32, 1), Tile(128, 32, 8), Tile(16, 8, 1), 3)
+
+
 def along_k(dtype: str) -> BlockStrategy:
     return BlockStrategy(Backend.SKINNY, dtype, Tile(4, 8, 128), Tile(4, 16, 256), Tile(4, 8, 4), 1)
 
@@ -68,6 +73,13 @@ def hopper(
     k = 8 if dtype == "tfloat32" else 16
     tile, thread = Tile(rows, columns, 4 * k), Tile(64, columns, k)
     return BlockStrategy(Backend.HOPPER, dtype, Tile(64, columns, k), tile, thread, stages, store, cluster)
+
+
+def turned(dtype: str, rows: int, columns: int, stages: int) -> BlockStrategy:
+    """Few rows of A on Hopper."""
+    k = 8 if dtype == "tfloat32" else 16
+    l0, l1 = Tile(rows, 64, k), Tile(rows, columns, 4 * k)
+    return BlockStrategy(Backend.HOPPER, dtype, l0, l1, Tile(rows, 64, k), stages)
 
 
 FAMILIES = {
@@ -93,6 +105,12 @@ FAMILIES = {
         *(Variant(cuda_core("float16"), True, False, size) for size in (16, 2)),
         Variant(cuda_core("bfloat16", 4), False, False, 4),
     ],
+    "full_rate": [
+        *(Variant(cuda_core("float32"), *layout, 16) for layout in LAYOUTS),
+        *(Variant(cuda_core("float32", 2), False, True, size) for size in (8, 4)),
+        Variant(few_threads(), False, True, 16),
+        Variant(cuda_core("float16"), True, False, 16),
+    ],
     "skinny": [
         *(Variant(along_k(dtype), False, True, 16) for dtype in ("float32", "float16", "bfloat16")),
         *(Variant(along_k("float16"), False, False, size) for size in (16, 2)),
@@ -114,6 +132,9 @@ FAMILIES = {
         Variant(hopper("bfloat16", 64, 192, stages=3, cluster=2), False, False, 16),  # three boxes for two blocks
         Variant(hopper("float16", 128, 16, "direct", 2, 2), False, True, 16),
         Variant(hopper("tfloat32", 64, 32, "direct", cluster=2), False, True, 16),
+        *(Variant(turned("float16", 16, 64, 16), False, by_columns, 16) for by_columns in (False, True)),
+        Variant(turned("bfloat16", 8, 128, 5), False, False, 16),
+        Variant(turned("tfloat32", 32, 64, 3), False, True, 16),
     ],
 }
 
@@ -125,10 +146,14 @@ def arch_of(variant: Variant) -> str:
     return "sm_75" if is_turing else "sm_80"
 
 
+def arch_of_family(family: str) -> str:
+    """Of some variants the text depends on the architecture."""
+    return "sm_90" if family == "full_rate" else arch_of(FAMILIES[family][0])
+
+
 @cache
 def compiled(family: str) -> Unit:
-    variants = FAMILIES[family]
-    return unit(variants, arch_of(variants[0]))
+    return unit(FAMILIES[family], arch_of_family(family))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +165,18 @@ def test_a_kernel_of_every_kind(family: str, index: int):
     variant, kernel = emulated.kernels[index]
     for case in cases(variant, 4):
         check(variant, kernel, emulated.text, case)
+
+
+@pytest.mark.parametrize("index", range(len(FAMILIES["hopper"])), ids=lambda index: FAMILIES["hopper"][index].name)
+@pytest.mark.parametrize("timing", ["eager", "lazy", "random"])
+def test_columns_that_every_tile_has_are_brought_once(index: int, timing: str):
+    """More tiles than stages below one another, over one or two tiles of k, which stay where stages are a multiple."""
+    variant, kernel = compiled("hopper").kernels[index]
+    s = variant.strategy
+    for depth in (1, 2):
+        rows = ((s.stages + 3) * s.grid_tile.m - 8) if not s.is_turned else s.l1.m
+        columns = s.l1.n - 8 if not s.is_turned else (s.stages + 3) * s.l1.n
+        check(variant, kernel, compiled("hopper").text, Case(rows, columns, depth * s.l1.k - 8, timing, depth))
 
 
 @pytest.mark.parametrize(("family", "index"), [(family, 1) for family in FAMILIES])
@@ -164,6 +201,7 @@ def test_offsets_beyond_32_bits(family: str, index: int, timing: str):
             *(("turing", i, 0.0) for i in (0, 3)),
             ("turing", 6, 0.2),
             *(("cuda_core", i, 0.0) for i in (0, 1, 2, 3, 6)),
+            *(("full_rate", i, 0.0) for i in (0, 1, 2, 3)),
             ("skinny", 0, 1.0),
         ]
     ],
@@ -171,7 +209,7 @@ def test_offsets_beyond_32_bits(family: str, index: int, timing: str):
 def test_no_race_and_no_bank_conflicts(family: str, index: int, most: float):
     """`most` conflicts for each access to shared memory."""
     variant = FAMILIES[family][index]
-    alone = unit([variant], arch_of(variant))
+    alone = unit([variant], arch_of_family(family))
     counted = check(variant, alone.kernels[0][1], alone.text, next(cases(variant, 1)), traced=True)
     assert counted.shared_accesses > 0 and counted.shared_conflicts <= most * counted.shared_accesses
 

@@ -439,6 +439,19 @@ class TestHopper:
             gemm.run_planned(both, given_a, given_b, third, **flags)
             assert (third.array == out.array).all()
 
+    @pytest.mark.parametrize("cluster", [1, 2])
+    def test_a_grid_has_as_many_blocks_as_run_at_a_time(self, driver: StubDriver, tmp_path: Path, cluster: int):
+        gemm = opened(driver, tmp_path, "h200", CLUSTERS if cluster == 2 else HOPPER)
+        driver.on_launch(lambda launch: None)
+        table = gemm.manifest.selector
+        (slots,) = {int(row[table["fields"].index("slots")]) for row in table["costs"]}
+        tile = gemm.kernels[0].variant.strategy.l1
+        for tiles, blocks in ((2, 2), (slots, slots), (slots + 2, slots), (3 * slots + 4, slots)):
+            a = ExchangeTensor(aligned(np.zeros((tiles * tile.m, 8), np.float16)))
+            b, out = (ExchangeTensor(aligned(np.zeros((rows, 8), np.float16))) for rows in (8, tiles * tile.m))
+            gemm.run_planned(replace(gemm.plan(tiles * tile.m, 8, 8), index=0, splits=1, chunk=8), a, b, out)
+            assert driver.launches[-1].grid[0] == blocks
+
     @pytest.mark.parametrize(
         ("misaligned", "n", "narrow"),
         [("", 72, False), ("a", 72, True), ("b", 72, True), ("out", 72, True), ("", 71, True)],

@@ -149,8 +149,32 @@ def test_kernels_that_were_not_measured_learn_from_those_that_were():
     assert cores[1] == block_costs(A100, [variant(CUDA)])[0]
 
 
-def test_no_shipped_recording_claims_a_gpu_that_nobody_measured():
-    assert {recording(spec).basis for spec in SPECS.values()} == {"computed"}
+def test_the_shipped_recording_is_of_the_one_gpu_that_was_measured():
+    bases = {name: recording(spec).basis for name, spec in SPECS.items()}
+    assert {name for name, basis in bases.items() if basis == "replayed"} == {"h200"}
+    assert recording(SPECS["h200"]).device == "NVIDIA H200"
+
+
+def test_a_kernel_learns_from_its_twin_of_the_other_type_of_two_bytes():
+    profile = GpuProfile("measured", "an A100", "2026-01-01", (), (MEASURED,))
+    other = variant(replace(TENSOR, dtype="bfloat16"))
+    assert block_costs(A100, [other], profile)[0].chain == MEASURED.alone_s
+    assert block_costs(A100, [variant(replace(CUDA, dtype="float16"))], profile)[0].leak > 0
+
+
+def test_blocks_between_one_and_all_that_an_sm_holds_are_between_their_measured_times():
+    cost = block_cost(A100, variant(TENSOR), 64, MEASURED)
+    assert cost.resident > 1 and cost.chain + (cost.resident - 1) * cost.crowd == pytest.approx(MEASURED.full_s)
+    assert block_cost(A100, variant(TENSOR), 64).crowd == 0
+    one = variant(replace(TENSOR, stages=5, l1=Tile(256, 128, 32)))
+    assert block_cost(A100, one, 255, MEASURED).crowd == 0  # an SM holds no second block
+
+
+def test_what_waits_for_its_loads_has_the_latency_of_l2_in_its_measurement():
+    row = replace(MEASURED, kernel=variant(ALONG_K).name)
+    measured, computed = block_cost(A100, variant(ALONG_K), 64, row), block_cost(A100, variant(ALONG_K), 64)
+    assert (measured.serial, computed.serial) == (1, 1)
+    assert (measured.waited, computed.waited) == (pytest.approx(rates(A100).l2_latency), 0)
 
 
 def test_rates_follow_the_spec():

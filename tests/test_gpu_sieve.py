@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from vortex import operators as ops
 from vortex.candidates import Tile
 from vortex.errors import SpecError
 from vortex.gpu_candidates import WARP, Backend, BlockStrategy, Variant
@@ -123,15 +124,26 @@ class TestTensorCores:
 
     def test_a_warpgroup_is_four_warps_and_another_one_asks_for_operands(self):
         for s in found("h200", "float16", Backend.HOPPER).strategies:
-            assert s.warps == 4 + 4 * (s.l1.m // s.l0.m)
-            assert s.l0.m % 64 == 0
+            assert s.warps == 4 + 4 * (s.l1.m // s.l0.m) * (s.l1.n // s.l0.n)
+            assert (s.l0.n if s.is_turned else s.l0.m) % 64 == 0
             assert s.l1.k * s.item_bytes == 128
 
     def test_each_hopper_tile_is_there_alone_and_in_clusters_of_two(self):
         strategies = set(found("h200", "float16", Backend.HOPPER).strategies)
         assert {s.cluster for s in strategies} == {1, 2}
-        assert all(replace(s, cluster=3 - s.cluster) in strategies for s in strategies)
+        assert all(replace(s, cluster=3 - s.cluster) in strategies for s in strategies if not s.is_turned)
         assert {s.cluster for s in found("h200", "float16", Backend.TENSOR_CORE).strategies} == {1}
+
+    def test_few_rows_are_columns_of_the_transpose(self):
+        turned = [s for s in found("h200", "float16", Backend.HOPPER).strategies if s.is_turned]
+        assert {s.l1.m for s in turned} == {16, 32} and {s.l1.n for s in turned} == {64, 128}
+        assert all(s.thread == s.l0 and s.cluster == 1 and s.store == "direct" for s in turned)
+
+    def test_halves_leave_in_whole_sectors_but_for_what_an_epilogue_reads(self):
+        upright = [s for s in found("h200", "float16", Backend.HOPPER).strategies if not s.is_turned]
+        assert {s.store for s in upright} == {"shared"}
+        finished = sieve(decompose(Gemm("float16", ops.relu()), load_spec("h200")), Backend.HOPPER).strategies
+        assert {s.store for s in finished} == {"direct"}
 
 
 class TestCudaCores:

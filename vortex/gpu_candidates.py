@@ -12,6 +12,8 @@ WARP = 32
 """Threads of a warp, on every NVIDIA GPU."""
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
+INSTRUCTION_ROWS = 64
+"""Rows of a wgmma, one warpgroup."""
 SWIZZLED = 64
 """Columns of B that TMA brings together where B is given by rows."""
 BARRIER_BYTES = 8
@@ -66,6 +68,11 @@ class BlockStrategy:
         return Tile(self.l1.m * self.cluster, self.l1.n, self.l1.k)
 
     @property
+    def is_turned(self) -> bool:
+        """HOPPER: whether the 64 rows of an instruction are columns of C: B^T A^T is computed, for few rows of A."""
+        return self.backend is Backend.HOPPER and self.thread.m < INSTRUCTION_ROWS
+
+    @property
     def computing_warps(self) -> int:
         """Warps that multiply; in the skinny family they also share the depth of a stage."""
         side_by_side = (self.l1.m // self.l0.m) * (self.l1.n // self.l0.n)
@@ -98,7 +105,7 @@ class BlockStrategy:
         """Shared memory of a block: its stages, or what warps that share a depth add up in, or C on its way out."""
         staged = self.stages * self.stage_bytes
         if self.backend is Backend.HOPPER:  # B may come in whole rows of 64 columns; two barriers a stage
-            wide = -(-self.l1.n // SWIZZLED) * SWIZZLED - self.l1.n
+            wide = -self.l1.n % SWIZZLED
             staged += self.stages * (wide * self.l1.k * self.item_bytes + 2 * BARRIER_BYTES)
             return staged + (self.computing_warps * OUTGOING_BYTES if self.store == "shared" else 0)
         tile = 4 * self.l1.m * self.l1.n  # in float32: partial sums leave the same way

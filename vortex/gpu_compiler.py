@@ -16,7 +16,7 @@ from vortex.codegen.cuda import Emitted, emit
 from vortex.codegen.cuda_form import form_of
 from vortex.codegen.cuda_reduce import COLUMNS
 from vortex.codegen.gpu_link import emit_door
-from vortex.codegen.tensor_core_hopper import boxes
+from vortex.codegen.hopper_tiles import boxes
 from vortex.codegen.toolchain import check_versions
 from vortex.compiler import Progress, Stopwatch
 from vortex.cuda_driver import Driver

@@ -80,6 +80,8 @@ class Tiling:
     """Bytes of A and B."""
     seen: Value
     """See `GpuProblem`."""
+    filling: Value
+    """Seconds in which TMA fills what a stage has outside of the operands."""
     unique: Value
     """Bytes that all blocks of a full wave load in a stage, what they share counted once."""
 
@@ -109,6 +111,7 @@ def tiling(ops: Arithmetic, s: BlockCosts, p: GpuProblem) -> Tiling:
         per_group=ops.name("per_group", 1.0 / group),
         footprint=ops.name("footprint", (p.m * p.k * p.seen + p.k * p.n) * s.item * p.batch),
         seen=p.seen,
+        filling=ops.name("filling", s.blank * (s.tile_m - rows + s.tile_n - columns)),
         unique=0.0,
     )
     return replace(partial, unique=ops.name("unique", patch(ops, partial, s.slots)))
@@ -146,14 +149,15 @@ class Wave:
 
 
 def loading(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> Value:
-    """Seconds until all blocks of a wave have the operands of a stage: by L2, an SM's port, DRAM or latency."""
+    """Seconds until all blocks of a wave have the operands of a stage: by L2, an SM's port, DRAM, latency, filling."""
     shared = ops.most(wave.blocks * rates.l2_byte * t.drawn, wave.resident * rates.port_byte * t.load)
-    return ops.most(ops.most(shared, wave.missing * rates.dram_byte), s.wait * wave.lag)
+    return ops.most(ops.most(shared, wave.missing * rates.dram_byte), ops.most(s.wait * wave.lag, t.filling))
 
 
 def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> tuple[Value, Value]:
     """Seconds of a stage of every block of a wave: of the arithmetic alone, and with what loads add (Eq. 2)."""
-    compute = ops.name("compute", ops.most(wave.resident * s.work, s.chain + s.serial * wave.lag))
+    chain = s.chain + (wave.resident - 1.0) * s.crowd + s.serial * (wave.lag - s.waited)
+    compute = ops.name("compute", ops.most(wave.resident * s.work, chain))
     load = ops.name("loading", loading(ops, rates, s, t, wave))
     return compute, ops.name("exposed", ops.most(compute, load) + s.leak * ops.least(compute, load) - compute)
 
@@ -215,7 +219,7 @@ def predict(
     stored = ops.name("stored", t.rows * t.columns * bytes_c * (s.scatter * rates.l2_byte))
     multiply = depth * (full * w.compute + compute_last)
     exposed = depth * (full * w.exposed + exposed_last)
-    edges = full * ((w.entry + s.slots * stored) * s.per_resident) + (w.entry + rest * stored)
+    edges = full * ((w.entry * s.again + s.slots * stored) * s.per_resident) + (w.entry + rest * stored)
     busy = ops.name("busy", multiply + exposed + edges)
     elements = p.m * p.n * p.batch
     floor = (t.footprint + elements * s.out) * rates.dram_byte
@@ -224,7 +228,8 @@ def predict(
     if cut is not None:
         partials = ops.name("partials", elements * (PARTIAL * parts))
         byte = ops.where(partials <= rates.l2_bytes, rates.l2_byte, rates.dram_byte)
-        reduction = ops.where(parts > 1.5, rates.reduction + (partials + elements * s.out) * byte, 0.0)
+        adding = rates.reduction + parts * rates.part + (partials + elements * s.out) * byte
+        reduction = ops.where(parts > 1.5, adding, 0.0)
         total = total + reduction
     padded = t.rows * s.per_tile_m * (t.columns * s.per_tile_n) * (p.k / t.stages * s.per_tile_k)
     return GpuCost(

@@ -29,12 +29,16 @@ class GpuRates:
     """What is added if it comes from DRAM."""
     reduction: float
     """Seconds from the last partial of a split reduction to a reduction kernel that runs."""
+    part: float
+    """Seconds that each part of a cut reduction adds to that kernel, whose threads read one partial after the other."""
 
 
 @dataclass(frozen=True)
 class BlockCosts:
     """What the model knows of each kernel: one column per field, one row per kernel; floats of one kernel, too."""
 
+    tile_m: Value
+    tile_n: Value
     per_tile_m: Value
     """1 / rows of the block tile; the other two likewise."""
     per_tile_n: Value
@@ -53,14 +57,22 @@ class BlockCosts:
     """Seconds that a stage of one block keeps the busiest unit of its SM: MMA or FMA pipes, shared memory, issue."""
     chain: Value
     """Seconds that a stage takes when its block has the SM to itself: what latency and barriers leave exposed."""
+    crowd: Value
+    """Seconds that each further block on the SM adds to a stage, beside `chain`: 0 where nothing was measured."""
     serial: Value
     """Latencies of a load that every stage waits for in full: 1 without stages to load ahead into, else 0."""
+    waited: Value
+    """Seconds of that latency that `chain` has already: of L2 where it was measured, else none."""
     wait: Value
     """Latencies of a load that every stage waits for when loads run as far ahead as stages allow."""
+    blank: Value
+    """Seconds that each row of a tile outside the operands takes of a load: where TMA fills it with zeros, else 0."""
     fetch: Value
     """Bytes that a load of narrow rows moves, over those it wants."""
     start: Value
     """Seconds until the first load of a block is under way."""
+    again: Value
+    """Share of a block's start that every further wave pays: less where blocks stay, and load while they store."""
     scatter: Value
     """Bytes that stores of C occupy in the path to L2, over the bytes of C."""
     raster: Value

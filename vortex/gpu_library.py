@@ -22,7 +22,7 @@ from vortex.candidates import Admitted, Tile
 from vortex.errors import LibraryError
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 
-FORMAT = 2
+FORMAT = 3
 KIND = "gpu"
 MANIFEST, DOOR = "manifest.json", "door.so"
 COMPILED, WITHOUT_SPILLS = "Variants", "FilterBySpills"

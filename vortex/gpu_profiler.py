@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4}
 """Of C, and of what an epilogue reads."""
+TWINS = {"float16": "bfloat16", "bfloat16": "float16"}
 Basis = Literal["measured", "replayed", "computed"]
 
 
@@ -86,6 +87,7 @@ def rates(spec: GpuSpec, calibration: Calibration = CALIBRATION) -> GpuRates:
         l2_latency=l2.latency_ns * 1e-9 * calibration.loaded,
         miss_latency=(dram.latency_ns - l2.latency_ns) * 1e-9 * calibration.loaded,
         reduction=calibration.reduction_s,
+        part=calibration.part_s,
     )
 
 
@@ -119,6 +121,8 @@ def block_cost(
         2.0 if s.store == "direct" and s.item_bytes == 2 and s.backend in (Backend.TENSOR_CORE, Backend.HOPPER) else 1.0
     )
     return BlockCosts(
+        tile_m=float(s.l1.m),
+        tile_n=float(s.l1.n),
         per_tile_m=1 / s.l1.m,
         per_tile_n=1 / s.l1.n,
         per_tile_k=1 / s.l1.k,
@@ -130,10 +134,14 @@ def block_cost(
         per_slots=1 / slots,
         work=computed.work * scale if measured is None else measured.full_s / resident,
         chain=computed.chain * scale if measured is None else measured.alone_s,
-        serial=float(waits and measured is None),
+        crowd=crowding(measured, resident),
+        serial=float(waits),
+        waited=0.0 if measured is None else spec.memory("l2").latency_ns * 1e-9 * calibration.loaded,
         wait=0.0 if waits else 1 / (s.stages - 1),
+        blank=calibration.blank_row_s if s.backend is Backend.HOPPER else 0.0,
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
         start=calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration),
+        again=calibration.staying if s.backend is Backend.HOPPER else 1.0,
         scatter=scatter,
         raster=float(raster(s, slots)),
         leak=calibration.leak if measured is None else 0.0,
@@ -143,20 +151,36 @@ def block_cost(
     )
 
 
+def crowding(measured: BlockMeasurement | None, resident: int) -> float:
+    """What each further block adds to a stage, all alike. Blocks of a warp or two share schedulers long before an SM is
+    full, so a stage takes more than the longer one of its unit's work and its chain."""
+    if measured is None or resident == 1:
+        return 0.0
+    return max(measured.full_s - measured.alone_s, 0.0) / (resident - 1)
+
+
 def beyond_launch(spec: GpuSpec, measured: BlockMeasurement, calibration: Calibration) -> float:
     """What is left of a measured start when launch and first load, which the cost adds by itself, are taken away."""
     known = spec.launch_ns + spec.memory("l2").latency_ns * calibration.loaded
     return max(measured.start_s - known * 1e-9, 0.0)
 
 
+def twin(variant: Variant) -> Variant:
+    """The kernel of the other type of two bytes: instructions of both take as long."""
+    strategy = variant.strategy
+    return replace(variant, strategy=replace(strategy, dtype=TWINS.get(strategy.dtype, strategy.dtype)))
+
+
 def measurements(profile: GpuProfile, variants: Sequence[Variant]) -> dict[str, BlockMeasurement]:
-    """The measurement of each kernel: its own, else that of its strategy for another layout with loads as wide."""
+    """The measurement of each kernel: its own or its twin's, else that of its strategy for another layout with loads as
+    wide."""
     own = {row.kernel: row for row in profile.kernels}
+    found = {v.name: own.get(v.name) or own.get(twin(v).name) for v in variants}
     alike: dict[tuple[BlockStrategy, int], BlockMeasurement] = {}
     for variant in variants:
-        if variant.name in own:
-            alike.setdefault((variant.strategy, variant.vector_bytes), own[variant.name])
-    rows = {v.name: own.get(v.name) or alike.get((v.strategy, v.vector_bytes)) for v in variants}
+        if (row := found[variant.name]) is not None:
+            alike.setdefault((variant.strategy, variant.vector_bytes), row)
+    rows = {v.name: found[v.name] or alike.get((v.strategy, v.vector_bytes)) for v in variants}
     return {name: row for name, row in rows.items() if row is not None}
 
 

@@ -6,7 +6,7 @@ Whatever the spec says an SM, a block or a thread can hold bounds a level; each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ SWIZZLED_BYTES = 128
 EXTENTS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
 """Rows and columns of block tiles: powers of two and what lies half way, so that padding is a third at the most."""
 HOPPER_WIDTHS = (16, 32, 64, 96, 128, 192, 256)
+TURNED_ROWS = (16, 32)
+"""Rows of A that a product on Hopper computes as columns of its transpose."""
 STORES = ("direct", "shared")
 SKINNY_LINES = (1, 2, 4, 8, 16)
 """Rows (or columns) of C that the skinny family computes."""
@@ -178,10 +180,13 @@ def tensor_core_tiles(isa: GpuInstruction) -> tuple[int, list[WarpTile]]:
 
 
 def hopper_tiles(isa: GpuInstruction) -> tuple[int, list[WarpTile]]:
-    """One or two instructions of 64 rows; columns in multiples of 8 up to the widest instruction."""
+    """One or two instructions of 64 rows; columns in multiples of 8 up to the widest instruction. Few rows the other
+    way round: columns of C are the 64 rows of one instruction."""
     initial = [(m, n) for m in range(8, 129, 8) for n in range(8, 257, 8)]
     fits = [(m, n) for m, n in initial if m % isa.m == 0 and n <= isa.n]
-    return len(initial), [WarpTile(Tile(m, n, isa.k), Tile(isa.m, n, isa.k)) for m, n in fits]
+    upright = [WarpTile(Tile(m, n, isa.k), Tile(isa.m, n, isa.k)) for m, n in fits]
+    turned = [WarpTile(Tile(m, isa.m, isa.k), Tile(m, isa.m, isa.k)) for m in TURNED_ROWS]
+    return len(initial), [*upright, *turned]
 
 
 def cuda_core_tiles(isa: GpuInstruction) -> tuple[int, list[WarpTile]]:
@@ -205,17 +210,25 @@ def depths(backend: Backend, item: int, step: int) -> list[int]:
 def stage_counts(spec: GpuSpec, backend: Backend) -> tuple[int, ...]:
     """How many stages may hide the way to memory; without cp.async 1, or 2 with the next one in registers."""
     if backend is Backend.HOPPER:
-        return 2, 3, 4, 5, 6, 7, 8
+        return 2, 3, 4, 5, 6, 7, 8, 10, 12, 16
     return (2, 3, 4, 5) if spec.async_copy else (1, 2)
 
 
-def stores_of(rkernel: RKernel[GpuSpec], backend: Backend) -> tuple[str, ...]:
+def stores_of(rkernel: RKernel[GpuSpec], strategy: BlockStrategy) -> tuple[str, ...]:
     """How C may leave. On Hopper halves go through shared memory, so that whole sectors are written; not with an
-    epilogue, which finds its operands by the place of a sum."""
-    if backend is Backend.HOPPER:
+    epilogue, which finds its operands by the place of a sum, nor turned, where few rows are few bytes."""
+    if strategy.backend is Backend.HOPPER and not strategy.is_turned:
         as_halves = rkernel.operator.item_bytes == 2 and finishing(rkernel.operator) is None
         return STORES[1:] if as_halves else STORES[:1]
-    return STORES if backend is Backend.TENSOR_CORE else STORES[:1]
+    return STORES if strategy.backend is Backend.TENSOR_CORE else STORES[:1]
+
+
+def beside(strategy: BlockStrategy) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """How many warp tiles a block may have below one another and side by side, and blocks a cluster."""
+    one = (1,)
+    if strategy.backend is not Backend.HOPPER:
+        return (sides := (1, 2, 4, 8, 16)), sides, one
+    return (one, (1, 2), one) if strategy.is_turned else ((1, 2), one, CLUSTERS)
 
 
 def block_tiles(
@@ -224,17 +237,18 @@ def block_tiles(
     """L1: multiples of each warp tile that a block can hold; the depth of a stage, how many, and how C leaves."""
     spec, dtype, level = rkernel.hardware, rkernel.operator.dtype, rkernel.levels[1].level
     item = rkernel.operator.item_bytes
-    stages, stores = stage_counts(spec, backend), stores_of(rkernel, backend)
-    sides = (1, 2) if backend is Backend.HOPPER else (1, 2, 4, 8, 16)
-    across, clusters = ((1,), CLUSTERS) if backend is Backend.HOPPER else (sides, CLUSTERS[:1])
+    stages = stage_counts(spec, backend)
     initial, linked = 0, []
-    for tile, rows, columns in product(tiles, sides, across):
-        m, n = tile.l0.m * rows, tile.l0.n * columns
-        for k, count, store, cluster in product(depths(backend, item, tile.l0.k), stages, stores, clusters):
-            initial += 1
-            if m in EXTENTS and n in (HOPPER_WIDTHS if backend is Backend.HOPPER else EXTENTS):
-                l1 = Tile(m, n, k)
-                linked.append(BlockStrategy(backend, dtype, tile.l0, l1, tile.thread, count, store, cluster))
+    for tile in tiles:
+        alone = BlockStrategy(backend, dtype, tile.l0, tile.l0, tile.thread, 1)
+        stores, (sides, across, clusters) = stores_of(rkernel, alone), beside(alone)
+        for rows, columns, k in product(sides, across, depths(backend, item, tile.l0.k)):
+            m, n = tile.l0.m * rows, tile.l0.n * columns
+            for count, store, cluster in product(stages, stores, clusters):
+                initial += 1
+                if m in EXTENTS and n in (HOPPER_WIDTHS if backend is Backend.HOPPER else EXTENTS):
+                    made = replace(alone, l1=Tile(m, n, k), stages=count, store=store, cluster=cluster)
+                    linked.append(made)
     high, low = level.max_utilization * spec.shared_per_block_bytes, level.min_utilization * spec.shared_per_block_bytes
     filters: tuple[tuple[str, Callable[[BlockStrategy], bool]], ...] = (
         ("FilterByThreads", lambda s: s.threads <= spec.threads_per_block),

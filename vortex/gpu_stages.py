@@ -40,8 +40,14 @@ class Calibration:
     """Issue slots that a warp spends on a stage as such."""
     start_s: float = 0.4e-6
     """From one block's end, or the launch, to the first load of the next one."""
-    reduction_s: float = 2.0e-6
+    staying: float = 0.5
+    """Share of the start that comes back with every tile where blocks stay, on Hopper: the way of C to memory."""
+    blank_row_s: float = 7e-9
+    """Of a row of a tile that TMA fills with zeros, since the operand has ended."""
+    reduction_s: float = 1.5e-6
     """From the last partial of a split reduction to a reduction kernel that runs."""
+    part_s: float = 24e-9
+    """Of each partial that the threads of that kernel add, eight of which are under way at a time."""
     l2_share: float = 0.65
     """Share of the L2's declared bandwidth that SMs draw at the same time."""
     dram_share: float = 0.88
@@ -105,10 +111,11 @@ def stage_cost(spec: GpuSpec, variant: Variant, calibration: Calibration = CALIB
         chain = steps * max(turn, isa.latency_cycles / isa.clock_hz)
     elif s.backend is Backend.HOPPER:
         multiply = flops / pipes
-        reads = float(groups * (l0.m + l0.m // isa.m * l0.n) * l1.k * s.item_bytes)
-        slots = l1.k // isa.k * (l0.m // isa.m)
-        latency = isa.latency_cycles * max(l0.n / isa.n, 0.25) / isa.clock_hz
-        chain = max(l1.k // isa.k * (l0.m // isa.m) * latency, flops / pipes)
+        rows, columns = (l0.n, l0.m) if s.is_turned else (l0.m, l0.n)
+        reads = float(groups * (rows + rows // isa.m * columns) * l1.k * s.item_bytes)
+        slots = l1.k // isa.k * (rows // isa.m)
+        latency = isa.latency_cycles * max(columns / isa.n, 0.25) / isa.clock_hz
+        chain = max(l1.k // isa.k * (rows // isa.m) * latency, flops / pipes)
     elif s.backend is Backend.CUDA_CORE:
         widened = converted(s, t.m, t.n) / (t.m * t.n)
         multiply = flops * widened / pipes

@@ -39,7 +39,7 @@ BASES = (2, 3, 5)
 """Of the three Halton sequences: evenly spread, and the same in every build."""
 TOLERANCE = 0.06
 """What the library may lose to the best candidate on any sample."""
-NARROW = {16: 1.0, 8: 5.0, 4: 8.0, 2: 12.0, 1: 16.0}
+NARROW = {16: 1.0, 8: 5.0, 4: 6.0, 2: 8.0, 1: 12.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
 ELEMENTS = 1 << 16
 """Of an array of prices that is worked on at once: what stays in a core's cache."""
@@ -52,7 +52,7 @@ The second where a piece is a byte: with fewer, no kernel for Tensor Cores would
 """
 PAIRED = 64
 """Bytes that rows of k of a stage are multiples of, where pairs of bytes are turned over (cuda_fragments.Spread)."""
-SECOND = 2.5
+SECOND = 4.0
 """How much more a backend may lose that is not the fastest one for the operands: it serves few of the shapes."""
 
 
@@ -136,7 +136,8 @@ def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
 def serves(strategy: BlockStrategy, layout: Layout) -> bool:
     """Whether a strategy suits operands given like that.
 
-    The skinny family reads along the contiguous axis of the long operand. wgmma takes 4-byte operands along k alone.
+    The skinny family reads along the contiguous axis of the long operand. wgmma takes 4-byte operands along k alone;
+    few rows of A, given across k, would come in boxes of 64.
     """
     if strategy.backend is Backend.SKINNY:
         if strategy.l0.k > strategy.thread.k:
@@ -146,6 +147,8 @@ def serves(strategy: BlockStrategy, layout: Layout) -> bool:
         return pairs_divide(strategy, layout)
     if strategy.backend is Backend.HOPPER and strategy.item_bytes == 4:
         return layout.transpose_b and not layout.transpose_a
+    if strategy.is_turned:
+        return not layout.transpose_a
     return True
 
 
@@ -175,12 +178,17 @@ def alignments(item_bytes: int, backend: Backend) -> tuple[int, ...]:
     return ALIGNMENTS[:1] if backend is Backend.HOPPER else tuple(a for a in ALIGNMENTS if a >= item_bytes)
 
 
-def tolerance(rkernel: RKernel[GpuSpec], backend: Backend) -> float:
-    """What a backend may lose to its own best candidate."""
+def tolerance(rkernel: RKernel[GpuSpec], backend: Backend, vector_bytes: int) -> float:
+    """What a backend may lose to its own best candidate, with rows aligned like that."""
     spec, dtype = rkernel.hardware, rkernel.operator.dtype
-    fastest = max(row.flops_per_cycle_per_sm for row in spec.instructions if row.dtype == dtype)
+    by_tma = vector_bytes == ALIGNMENTS[0]
+    fastest = max(
+        row.flops_per_cycle_per_sm
+        for row in spec.instructions
+        if row.dtype == dtype and (by_tma or row.kind != "wgmma")
+    )
     first = instruction_of(spec, backend, dtype).flops_per_cycle_per_sm == fastest and backend is not Backend.SKINNY
-    return TOLERANCE if first else TOLERANCE * SECOND
+    return NARROW[vector_bytes] * (TOLERANCE if first else TOLERANCE * SECOND)
 
 
 def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
@@ -188,7 +196,7 @@ def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
     spec, item = rkernel.hardware, rkernel.operator.item_bytes
     sieved = sieve(rkernel, backend)
     strategies = sorted(sieved.strategies, key=lambda strategy: (squareness(strategy), strategy))
-    shapes, devices, most = domain(spec, item, backend), doubts(spec), tolerance(rkernel, backend)
+    shapes, devices = domain(spec, item, backend), doubts(spec)
     variants: list[Variant] = []
     undominated = 0
     for size in alignments(item, backend):
@@ -198,7 +206,7 @@ def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
             if fitting and fitting not in done:
                 rows = [Variant(s, *layout, size) for s in fitting]
                 priced = np.concatenate([prices(device, rows, shapes) for device in devices])
-                columns, near = cover(priced, most * NARROW[size])
+                columns, near = cover(priced, tolerance(rkernel, backend, size))
                 done[fitting] = tuple(fitting[column] for column in columns)
                 undominated = max(undominated, near if size == ALIGNMENTS[0] else 0)
             variants += [Variant(s, *layout, size) for s in done.get(fitting, ())]

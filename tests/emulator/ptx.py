@@ -203,6 +203,8 @@ INSTRUCTIONS: list[tuple[str, Callable[..., str]]] = [
         r"mbarrier\.arrive\.shared::cluster\.b64",
         lambda o: call("mbarrier_arrive", address(o[1]), o[2] if len(o) > 2 else 1),
     ),
+    (r"elect\.sync", lambda o: f"{o[0].partition('|')[2]} = {call('elected', o[1])}"),
+    (r"selp\.u32", lambda o: f"{o[0]} = ({o[3]}) ? ({o[1]}) : ({o[2]});"),
     (r"mapa\.shared::cluster\.u32", lambda o: f"{o[0]} = " + call("in_block", o[1], o[2])),
     (r"barrier\.cluster\.arrive\.relaxed", lambda o: call("cluster_arrive")),
     (r"barrier\.cluster\.wait\.acquire", lambda o: call("cluster_wait")),

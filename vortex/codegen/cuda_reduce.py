@@ -7,9 +7,10 @@ from tvm.script import tirx as T
 
 from vortex.codegen import cuda_lower, cuda_passes
 
-THREADS = 256
-COLUMNS = 1024
-"""Elements of C that one block makes, counted along rows and on into the next."""
+THREADS = COLUMNS = 256
+"""Elements of C that one block makes, counted along rows and on into the next: one for each thread, since what the
+kernel takes is how long it waits for its loads."""
+ADDING, AT_ONCE = "for (int s = 0;", "#pragma unroll 8\n"
 ARGS = ("*W", "*C", "M", "N", "ldc", "splits")
 
 
@@ -23,16 +24,13 @@ def _program(symbol: str, sums: str) -> tirx.PrimFunc:
             total = T.sblock_alloc_buffer((1,), sums, scope="local")
             for block in T.thread_binding((M * N + (COLUMNS - 1)) // COLUMNS, thread="blockIdx.x"):
                 for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                    for turn in T.unroll(COLUMNS // THREADS):
-                        with T.sblock("element"):
-                            e = T.axis.spatial(
-                                (M * N + (COLUMNS - 1)) // COLUMNS * COLUMNS, block * COLUMNS + turn * THREADS + thread
-                            )
-                            if e < M * N:
-                                total[0] = T.cast(0, sums)
-                                for s in T.serial(splits):
-                                    total[0] = total[0] + W[s, e]
-                                C[0, T.truncdiv(e, N), T.truncmod(e, N)] = total[0]
+                    with T.sblock("element"):
+                        e = T.axis.spatial((M * N + (COLUMNS - 1)) // COLUMNS * COLUMNS, block * COLUMNS + thread)
+                        if e < M * N:
+                            total[0] = T.cast(0, sums)
+                            for s in T.serial(splits):
+                                total[0] = total[0] + W[s, e]
+                            C[0, T.truncdiv(e, N), T.truncmod(e, N)] = total[0]
 
     return program
 
@@ -53,4 +51,5 @@ def source(dtype: str, arch: str) -> cuda_lower.KernelSource:
         cuda_lower.SUFFIX[dtype],
     )
     text = cuda_lower.printed(body, symbol, [w.pointer, c.pointer, rows, columns, leading, splits], target)
+    text = text.replace(ADDING, AT_ONCE + ADDING)
     return cuda_lower.KernelSource(symbol, text, ARGS, (THREADS, 1, 1), 0)

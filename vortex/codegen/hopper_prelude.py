@@ -10,11 +10,33 @@ MACHINE = r"""
 struct __align__(64) CUtensorMap { unsigned long long words[16]; };
 
 #define blocks_in_grid() ((int)gridDim.x)
-/* How many of so many tiles a block takes that begins with `first` and goes on `apart` further. */
-VORTEX_DEVICE int turns_of_block(int first, int apart, int tiles) { return (tiles - first + apart - 1) / apart; }
+/* One of so many stages, another one for most blocks: the upper part of a product by the golden ratio. */
+VORTEX_DEVICE int spread(int block, int stages) {
+  return (int)(((unsigned long long)((unsigned)block * 0x9E3779B1u) * (unsigned)stages) >> 32);
+}
+/* As `row_of_block` and `column_of_block`. Where there is one row or column of tiles nothing is divided: that delays
+   the first load. */
+VORTEX_DEVICE int row_of_tile(int tile, int tall, int wide, int raster) {
+  if (wide == 1 || tall == 1) return wide == 1 ? tile : 0;
+  if (tall <= raster) return (int)((unsigned)tile % (unsigned)tall);
+  unsigned in_band = raster * wide, band = tile / in_band, height = min(raster, tall - (int)band * raster);
+  return band * raster + (tile - band * in_band) % height;
+}
+VORTEX_DEVICE int column_of_tile(int tile, int tall, int wide, int raster) {
+  if (wide == 1 || tall == 1) return wide == 1 ? 0 : tile;
+  if (tall <= raster) return (int)((unsigned)tile / (unsigned)tall);
+  unsigned in_band = raster * wide, band = tile / in_band, height = min(raster, tall - (int)band * raster);
+  return (tile - band * in_band) / height;
+}
 VORTEX_DEVICE unsigned shared_at(int offset) { return shared_address(shared_memory) + offset; }
 /* Told to be the same in all lanes, so that branches on it are not thought to diverge. */
 VORTEX_DEVICE int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+/* One lane of a warp whose lanes are all here: what it asks for, it asks once. */
+VORTEX_DEVICE bool elected() {
+  unsigned is_one;
+  asm volatile("{\n .reg .pred one;\n elect.sync _|one, 0xffffffff;\n selp.u32 %0, 1, 0, one;\n}" : "=r"(is_one));
+  return is_one;
+}
 VORTEX_DEVICE void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
 }
@@ -43,8 +65,8 @@ VORTEX_DEVICE void mbarriers_ready_in_cluster() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("barrier.cluster.arrive.relaxed;\n barrier.cluster.wait.acquire;" ::: "memory");
 }
-/* At the barrier that another block of the cluster has at the same place. What it tells is that products have read a
-   stage, and those have ended: with .release.cluster ptxas puts a fence of the whole device, a microsecond, before it. */
+/* At the barrier that another block of the cluster has at the same place. It tells that products have read a stage, and
+   those have ended: with .release.cluster ptxas puts a fence of the whole device, a microsecond, before it. */
 VORTEX_DEVICE void mbarrier_arrive_at(unsigned barrier, int block) {
   asm volatile(
       "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n"

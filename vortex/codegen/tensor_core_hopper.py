@@ -9,6 +9,9 @@ Blocks of a cluster are below one another and multiply by the same columns of B.
 TMA brings to all: a stage is free where the consumers of all blocks have done with it, and is there when all shares
 are. No block ends before the others have done with its memory: it waits until all its stages are free.
 
+Few rows of A are multiplied turned: 64 columns of C are the rows of an instruction, and B, which is most of what is
+loaded, fills them.
+
 TMA wants rows on 16 bytes, so the widest alignment class is the only one. It fills with zeros past the operands: that
 is all the padding. Both operands may run along k or across it, as they are given; TF32 runs along k alone, and wgmma
 drops the 13 low bits that mma.sync is given rounded.
@@ -24,98 +27,37 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cuda_lower import KernelSource, cuda_target, printed
 from vortex.codegen.hopper_prelude import functions, wgmma_name
-from vortex.dtypes import ITEM_BYTES
-from vortex.errors import CodegenError
-from vortex.gpu_candidates import BARRIER_BYTES, CLUSTERS, OUTGOING_BYTES, WARP, WARPGROUP, Variant
+from vortex.codegen.hopper_tiles import (
+    GROUP,
+    KINDS,
+    PATTERN_BYTES,
+    ROW_BYTES,
+    check,
+    product,
+    register_split,
+    shared_layout,
+)
+from vortex.gpu_candidates import BARRIER_BYTES, INSTRUCTION_ROWS, OUTGOING_BYTES, WARP, WARPGROUP, Variant
 
-ROW_BYTES = 128
-"""What the swizzle spans: one row of a tile in shared memory."""
-PATTERN_BYTES = 8 * ROW_BYTES
-GROUP = WARPGROUP * WARP
-BLOCK_ROWS = 64
-"""Rows of A in one instruction."""
-KINDS = {"float16": "f16", "bfloat16": "bf16", "tfloat32": "tf32"}
 ARGS = ("@A", "@B", "*C", "M", "N", "K", "ldc", "chunk", "raster")
-REGISTERS_PER_SM = 65536
-MOST_SHARED_BYTES = 232_448  # CUDA C++ Programming Guide, compute capability 9.0: 227 KiB per block
+TURNED = {"@A": "@B", "@B": "@A", "M": "N", "N": "M"}
 GLOBAL = "__global__ void"
-COPYING = "for (int t = 0;"
-SPARE_REGISTERS = 40
-"""What a consumer needs beside its accumulators."""
-FEW_REGISTERS = 40
-"""What the producer keeps: with fewer the addresses of its copies would spill. setmaxnreg allows 24."""
-
-
-def boxes(variant: Variant) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Boxes of the tensor maps of A and B, contiguous extent first: a row of 128 bytes, and how many of them."""
-    s, tile = variant.strategy, variant.strategy.l1
-    row = ROW_BYTES // ITEM_BYTES[s.dtype]
-    share = tile.n // s.cluster if variant.transpose_b else tile.k
-    return (row, tile.k if variant.transpose_a else tile.m), (row, share)
-
-
-def operand_bytes(extent: int, depth: int, across: bool, item: int) -> int:
-    """One tile of an operand in shared memory; across k it comes in whole rows of 64 elements."""
-    return (-(-extent // BLOCK_ROWS) * BLOCK_ROWS if across else extent) * depth * item
-
-
-def shared_layout(variant: Variant) -> tuple[int, int, int, int]:
-    """Where the stages of B, the places of outgoing C and the barriers begin, and the end."""
-    s = variant.strategy
-    a = s.stages * operand_bytes(s.l1.m, s.l1.k, variant.transpose_a, s.item_bytes)
-    b = s.stages * operand_bytes(s.l1.n, s.l1.k, not variant.transpose_b, s.item_bytes)
-    # A tile of B whose rows are fewer than a pattern would leave the next stage off the pattern.
-    if (b // s.stages) % PATTERN_BYTES:
-        raise CodegenError(f"{s}: a stage of B is no multiple of {PATTERN_BYTES} bytes")
-    barriers = a + b + (s.computing_warps * OUTGOING_BYTES if s.store == "shared" else 0)
-    return a, a + b, barriers, barriers + 2 * s.stages * BARRIER_BYTES
-
-
-def register_split(accumulators: int, consumers: int) -> tuple[int, int] | None:
-    """Registers of the producer's and the consumers' threads, where an even share would not do."""
-    share = REGISTERS_PER_SM // (GROUP * (consumers + 1)) // 8 * 8
-    if accumulators + SPARE_REGISTERS <= min(share, 255) - 8:
-        return None
-    more = min((REGISTERS_PER_SM // GROUP - FEW_REGISTERS) // consumers // 8 * 8, 240)
-    return FEW_REGISTERS, more
-
-
-def check(variant: Variant) -> None:
-    """Refuse what wgmma and TMA cannot do, by name."""
-    s = variant.strategy
-    across = variant.transpose_a or not variant.transpose_b
-    refusals = (
-        (s.dtype not in KINDS, f"wgmma has no {s.dtype}"),
-        (variant.vector_bytes != 16, "TMA needs rows on 16 bytes"),
-        (s.l1.k * ITEM_BYTES[s.dtype] != ROW_BYTES, f"a stage is {ROW_BYTES} bytes deep"),
-        (s.dtype == "tfloat32" and across, "wgmma reads TF32 along k alone"),
-        (s.thread.m != BLOCK_ROWS or s.l0.m % BLOCK_ROWS != 0, f"instructions have {BLOCK_ROWS} rows"),
-        (s.l0.n != s.l1.n or s.thread.n != s.l1.n, "a warpgroup takes all columns of the block"),
-        (s.l1.n % 16 != 0 or not 16 <= s.l1.n <= 256, "16 to 256 columns, in steps of 16"),
-        (s.l1.m > 256, "a box has at most 256 rows"),
-        (s.stages < 2, "one stage is filled while another is read: two at least"),
-        (s.cluster not in CLUSTERS, f"clusters have {' or '.join(map(str, CLUSTERS))} blocks"),
-    )
-    for refused, reason in refusals:
-        if refused:
-            raise CodegenError(f"{s} cannot be generated: {reason}")
-    if shared_layout(variant)[3] > MOST_SHARED_BYTES:
-        raise CodegenError(f"{s} takes {shared_layout(variant)[3]} bytes of shared memory, of {MOST_SHARED_BYTES}")
+COPYING = "for (int _t = 0;"
 
 
 def kernel(variant: Variant) -> tirx.PrimFunc:
     """The kernel as TIR that prints as CUDA over the functions of the prelude."""
     s, kind = variant.strategy, KINDS[variant.strategy.dtype]
-    rows, columns, depth, stages, cluster = s.l1.m, s.l1.n, s.l1.k, s.stages, s.cluster
-    consumers, blocks = rows // s.l0.m, s.l0.m // BLOCK_ROWS
-    a_across, b_across = variant.transpose_a, not variant.transpose_b
+    p, depth, stages, cluster, is_turned = product(variant), s.l1.k, s.stages, s.cluster, s.is_turned
+    rows, columns, a_across, b_across = p.rows, p.columns, p.a_across, p.b_across
+    consumers, blocks = rows // p.group_rows, p.group_rows // INSTRUCTION_ROWS
     b_begin, outgoing, barriers, _ = shared_layout(variant)
     a_stage, b_stage = b_begin // stages, (outgoing - b_begin) // stages
     group_bytes = depth * ROW_BYTES  # across k: 64 elements of all rows of a tile
     step_bytes = (2 * PATTERN_BYTES if a_across else 32, 2 * PATTERN_BYTES if b_across else 32)
     steps = ROW_BYTES // 32
     per_block = columns // 2
-    block_bytes = BLOCK_ROWS * ROW_BYTES
+    block_bytes = INSTRUCTION_ROWS * ROW_BYTES
     split = register_split(blocks * per_block, consumers)
     share_out = split is not None
     fewer, more = (f"registers_fewer<{split[0]}>", f"registers_more<{split[1]}>") if split else ("", "")
@@ -123,7 +65,8 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     through_shared = s.store == "shared"
     settled = f"settled<{blocks * per_block}>"
     stage_pair = f"stage_{kind}"
-    store_pair = f"store_pair_{'f32' if kind == 'tf32' else kind}"
+    stored = "f32" if kind == "tf32" else kind
+    store_pair, store_one = f"store_pair_{stored}", f"store_{stored}_1"
     width = gcd(columns, ROW_BYTES // 2)  # columns of C that pass through one stage at a time
 
     def call(name: str, *arguments: Any) -> Any:
@@ -145,11 +88,11 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         return cluster == 1 or box % cluster == rank
 
     def row_of(tile: Any, tall: Any, wide: Any, high: Any, rank: Any) -> Any:
-        above = T.call_extern("int32", "row_of_block", tile, tall, wide, high)
+        above = T.call_extern("int32", "row_of_tile", tile, tall, wide, high)
         return above * (cluster * rows) + rank * rows
 
     def column_of(tile: Any, tall: Any, wide: Any, high: Any) -> Any:
-        return T.call_extern("int32", "column_of_block", tile, tall, wide, high) * columns
+        return T.call_extern("int32", "column_of_tile", tile, tall, wide, high) * columns
 
     def bring_b(b: Any, to: Any, along: Any, across: Any, barrier: Any) -> Any:
         where = (at(b_begin + to), T.address_of(b), along, across, barrier)
@@ -158,6 +101,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         return call("tensor_copy_to_all", *where, (1 << cluster) - 1)
 
     share = columns // cluster
+    divisors = sum(1 << count for count in range(1, stages + 1) if stages % count == 0)
     arrive = "mbarrier_arrive" if cluster == 1 else f"mbarrier_arrive_in_all<{cluster}>"
     ready = "mbarriers_ready" if cluster == 1 else "mbarriers_ready_in_cluster"
 
@@ -177,12 +121,13 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         high = T.meta_var(raster if cluster == 1 else T.max(raster // cluster, 1))
         first: T.let[T.int32] = block_x // cluster
         apart: T.let[T.int32] = T.call_extern("int32", "blocks_in_grid") // cluster
-        turns: T.let[T.int32] = T.call_extern("int32", "turns_of_block", first, apart, tall * wide)
         origin: T.let[T.int32] = part * chunk
         # At least one tile: a part past the end of k is all zeros.
         tiles: T.let[T.int32] = T.max((T.min(chunk, K - origin) + depth - 1) // depth, 1)
         group: T.let[T.int32] = T.call_extern("int32", "warp_uniform", thread // GROUP)
         if thread == 0:
+            call("prefetch_map", T.address_of(a))
+            call("prefetch_map", T.address_of(b))
             for stage in T.serial(stages):
                 call("mbarrier_init", full(stage), 1)
                 call("mbarrier_init", empty(stage), consumers * WARPGROUP * cluster)
@@ -190,37 +135,56 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
         if group == consumers:
             if share_out:
                 call(fewer)
-            if thread == GROUP * consumers:
-                call("prefetch_map", T.address_of(a))
-                call("prefetch_map", T.address_of(b))
-                for turn in T.serial(0, turns):
-                    tile = T.meta_var(first + turn * apart)
-                    row: T.let[T.int32] = row_of(tile, tall, wide, high, rank)
-                    column: T.let[T.int32] = column_of(tile, tall, wide, high)
-                    for t in T.serial(0, tiles):
-                        use: T.let[T.int32] = turn * tiles + t
-                        stage: T.let[T.int32] = use % stages
-                        call("mbarrier_wait", empty(stage), use // stages % 2 ^ 1)
-                        call("mbarrier_expect", full(stage), a_stage + b_stage)
-                        if a_across:
-                            for i in T.unroll(rows // BLOCK_ROWS):
-                                call("tensor_copy", at(stage * a_stage + i * group_bytes), T.address_of(a),
-                                     row + i * BLOCK_ROWS, origin + t * depth, full(stage))
-                        else:
-                            call("tensor_copy", at(stage * a_stage), T.address_of(a), origin + t * depth, row,
-                                 full(stage))
-                        if b_across:
-                            for j in T.unroll((columns + BLOCK_ROWS - 1) // BLOCK_ROWS):
-                                if mine(j, rank):
-                                    bring_b(b, stage * b_stage + j * group_bytes, column + j * BLOCK_ROWS,
-                                            origin + t * depth, full(stage))
-                        else:
-                            bring_b(b, stage * b_stage + rank * (share * ROW_BYTES), origin + t * depth,
-                                    column + rank * share, full(stage))
+            if T.call_extern("int32", "warp_uniform", thread % GROUP // WARP) == 0:
+                # All lanes of a warp count, so that what is counted is uniform; one of them asks.
+                asks: T.let[T.bool] = T.call_extern("bool", "elected")
+                # The stage, the phase that leaves it free, k; the bytes that fill a stage, and that do once all stages
+                # have been filled; the tile, and stages filled before it.
+                ring = T.alloc_buffer((7,), "int32", scope="local")
+                ring[0] = 0
+                ring[1] = 1
+                # Where tiles share one operand alone, each block begins at a k of its own: in step, all would ask for
+                # the same rows of that one, and of the other for pieces as far apart as its rows, from few channels.
+                ring[2] = origin + T.if_then_else(
+                    tall == 1 or wide == 1, T.call_extern("int32", "spread", first, tiles), 0
+                ) * depth
+                # What a stage has of B it has for good where every tile has the same columns, all their k.
+                ring[4] = a_stage + T.Select(wide == 1 and divisors >> T.min(tiles, 31) & 1 == 1, 0, b_stage)
+                ring[5] = first
+                ring[6] = 0
+                while ring[5] < tall * wide:
+                    row: T.let[T.int32] = row_of(ring[5], tall, wide, high, rank)
+                    column: T.let[T.int32] = column_of(ring[5], tall, wide, high)
+                    ring[3] = T.Select(ring[6] < stages, a_stage + b_stage, ring[4])
+                    for _t in T.serial(0, tiles):
+                        call("mbarrier_wait", empty(ring[0]), ring[1])
+                        if asks:
+                            call("mbarrier_expect", full(ring[0]), ring[3])
+                            if a_across:
+                                for i in T.unroll(rows // INSTRUCTION_ROWS):
+                                    call("tensor_copy", at(ring[0] * a_stage + i * group_bytes), T.address_of(a),
+                                         row + i * INSTRUCTION_ROWS, ring[2], full(ring[0]))
+                            else:
+                                call("tensor_copy", at(ring[0] * a_stage), T.address_of(a), ring[2], row, full(ring[0]))
+                            if ring[3] > a_stage:
+                                if b_across:
+                                    for j in T.unroll((columns + INSTRUCTION_ROWS - 1) // INSTRUCTION_ROWS):
+                                        if mine(j, rank):
+                                            bring_b(b, ring[0] * b_stage + j * group_bytes,
+                                                    column + j * INSTRUCTION_ROWS, ring[2], full(ring[0]))
+                                else:
+                                    bring_b(b, ring[0] * b_stage + rank * (share * ROW_BYTES), ring[2],
+                                            column + rank * share, full(ring[0]))
+                        ring[2] = T.Select(ring[2] + depth < origin + tiles * depth, ring[2] + depth, origin)
+                        ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
+                        ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                    ring[6] = T.min(ring[6] + tiles, stages)
+                    ring[5] = ring[5] + apart
                 if cluster > 1:  # consumers of the other block arrive here: not after this one has ended
-                    for left in T.serial(stages):
-                        call("mbarrier_wait", empty((turns * tiles + left) % stages),
-                             (turns * tiles + left) // stages % 2 ^ 1)
+                    for _left in T.serial(stages):
+                        call("mbarrier_wait", empty(ring[0]), ring[1])
+                        ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
+                        ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
         else:
             if share_out:
                 call(more)
@@ -230,38 +194,49 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
             lane: T.let[T.int32] = thread % WARP
             partial: T.let[T.bool] = chunk < K
             sums = T.alloc_buffer((blocks * per_block,), "float32", scope="local")
-            for turn in T.serial(0, turns):
-                tile = T.meta_var(first + turn * apart)
-                begin: T.let[T.int32] = turn * tiles
-                call("mbarrier_wait", full(begin % stages), begin // stages % 2)
+            # The stage, the phase that fills it, the stage before; the tile.
+            ring = T.alloc_buffer((4,), "int32", scope="local")
+            ring[0] = 0
+            ring[1] = 0
+            ring[3] = first
+            while ring[3] < tall * wide:
+                # Found while the first tile of k is on its way: a shuffle is not put off until they are used.
+                row: T.let[T.int32] = T.call_extern(
+                    "int32", "warp_uniform", row_of(ring[3], tall, wide, high, rank)
+                )
+                column: T.let[T.int32] = T.call_extern(
+                    "int32", "warp_uniform", column_of(ring[3], tall, wide, high)
+                )
+                call("mbarrier_wait", full(ring[0]), ring[1])
                 call("wgmma_fence")
                 for k in T.unroll(steps):
                     for i in T.unroll(blocks):
                         call(multiply, T.address_of(sums[i * per_block]),
-                             matrix(begin % stages * a_stage + own + i * block_bytes + k * step_bytes[0]),
-                             matrix(b_begin + begin % stages * b_stage + k * step_bytes[1]), T.Select(k == 0, 0, 1))
+                             matrix(ring[0] * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                             matrix(b_begin + ring[0] * b_stage + k * step_bytes[1]), T.Select(k == 0, 0, 1))
                 call("wgmma_commit")
-                for u in T.serial(0, tiles - 1):
-                    use: T.let[T.int32] = begin + u + 1
-                    stage: T.let[T.int32] = use % stages
-                    call("mbarrier_wait", full(stage), use // stages % 2)
+                for _u in T.serial(0, tiles - 1):
+                    ring[2] = ring[0]
+                    ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
+                    ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                    call("mbarrier_wait", full(ring[0]), ring[1])
                     call("wgmma_fence")
                     for k in T.unroll(steps):
                         for i in T.unroll(blocks):
                             call(multiply, T.address_of(sums[i * per_block]),
-                                 matrix(stage * a_stage + own + i * block_bytes + k * step_bytes[0]),
-                                 matrix(b_begin + stage * b_stage + k * step_bytes[1]), 1)
+                                 matrix(ring[0] * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                                 matrix(b_begin + ring[0] * b_stage + k * step_bytes[1]), 1)
                     call("wgmma_commit")
                     call("wgmma_wait<1>")
                     if lane == 0:
-                        call(arrive, empty((begin + u) % stages))
+                        call(arrive, empty(ring[2]))
                 call("wgmma_wait<0>")
                 call(settled, T.address_of(sums[0]))
                 if lane == 0:
-                    call(arrive, empty((begin + tiles - 1) % stages))
-                row: T.let[T.int32] = row_of(tile, tall, wide, high, rank)
-                column: T.let[T.int32] = column_of(tile, tall, wide, high)
-                top: T.let[T.int32] = row + group * s.l0.m + warp * 16
+                    call(arrive, empty(ring[0]))
+                ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
+                ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                top: T.let[T.int32] = row + group * p.group_rows + warp * 16
                 # Each warp has a place for 16 rows, `width` columns at a time.
                 if through_shared and not partial:
                     for i in T.unroll(blocks):
@@ -277,19 +252,31 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                             for v in T.unroll(width // 16):
                                 from_row = T.meta_var((lane + v * WARP) // (width // 8))
                                 from_column = T.meta_var((lane + v * WARP) % (width // 8) * 8)
-                                if top + i * BLOCK_ROWS + from_row < M and column + past + from_column < N:
-                                    call("store_staged", c, top + i * BLOCK_ROWS + from_row, ldc,
+                                if top + i * INSTRUCTION_ROWS + from_row < M and column + past + from_column < N:
+                                    call("store_staged", c, top + i * INSTRUCTION_ROWS + from_row, ldc,
                                          column + past + from_column, place, from_row, from_column)
                             call("__syncwarp")
-                if not through_shared or partial:
+                if is_turned:
+                    for i in T.unroll(blocks):
+                        for g in T.unroll(columns // 8):
+                            for h in T.unroll(2):
+                                for v in T.unroll(2):
+                                    at_row = T.meta_var(top + i * INSTRUCTION_ROWS + h * 8 + lane // 4)
+                                    at_column = T.meta_var(column + g * 8 + lane % 4 * 2 + v)
+                                    if at_row < M and at_column < N:
+                                        call(store_one, c, partial, part, N, at_column, ldc, at_row,
+                                             T.address_of(sums[i * per_block + g * 4 + h * 2 + v]))
+                elif not through_shared or partial:
                     for i in T.unroll(blocks):
                         for h in T.unroll(2):
-                            if top + i * BLOCK_ROWS + h * 8 + lane // 4 < M:
+                            if top + i * INSTRUCTION_ROWS + h * 8 + lane // 4 < M:
                                 for g in T.unroll(columns // 8):
                                     if column + g * 8 + lane % 4 * 2 < N:
-                                        call(store_pair, c, partial, part, M, top + i * BLOCK_ROWS + h * 8 + lane // 4,
-                                             ldc, column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
+                                        call(store_pair, c, partial, part, M,
+                                             top + i * INSTRUCTION_ROWS + h * 8 + lane // 4, ldc,
+                                             column + g * 8 + lane % 4 * 2, sums[i * per_block + g * 4 + h * 2],
                                              sums[i * per_block + g * 4 + h * 2 + 1])
+                ring[3] = ring[3] + apart
     # fmt: on
     return program
 
@@ -304,5 +291,7 @@ def source(variant: Variant, arch: str) -> KernelSource:
     text = text.replace(COPYING, f"#pragma unroll 1\n{COPYING}", 1)
     if s.cluster > 1:  # a part of the kernel, so that it is launched as any other
         text = text.replace(GLOBAL, f"{GLOBAL} __cluster_dims__({s.cluster}, 1, 1)", 1)
-    called = functions(s.l1.n, KINDS[s.dtype], (variant.transpose_a, not variant.transpose_b))
-    return KernelSource(variant.name, called + text, ARGS, (s.threads, 1, 1), shared_layout(variant)[3])
+    p = product(variant)
+    called = functions(p.columns, KINDS[s.dtype], (p.a_across, p.b_across))
+    args = tuple(TURNED.get(name, name) for name in ARGS) if s.is_turned else ARGS
+    return KernelSource(variant.name, called + text, args, (s.threads, 1, 1), shared_layout(variant)[3])

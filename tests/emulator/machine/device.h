@@ -55,6 +55,7 @@ void block_barrier();
 void named_barrier(unsigned id, unsigned threads, bool wait);
 void warp_barrier(unsigned mask);
 unsigned active_mask();
+bool elected(unsigned mask);
 uint32_t shuffle(unsigned mask, uint32_t value, char kind, int operand, int width);
 void load_matrices(unsigned address, bool transposed, int count, unsigned* to);
 void mma(int depth, Format format, float* d, const unsigned* a, const unsigned* b, const float* c);

@@ -37,6 +37,11 @@ void warp_barrier(unsigned mask) {
   together("__syncwarp", mask, nullptr, nullptr);
 }
 
+bool elected(unsigned mask) {
+  together("elect.sync", mask, nullptr, nullptr);
+  return machine.current == &machine.lanes[machine.warp_of(*machine.current).first + __builtin_ctz(mask)];
+}
+
 unsigned active_mask() {
   const Warp& warp = machine.warp_of(*machine.current);
   unsigned mask = 0;
