@@ -176,7 +176,9 @@ class TestVerify:
         first = rows(journal, "verify")[: 2 * len(gemm.kernels)]
         assert len({row["kernel"] for row in first}) == len(gemm.kernels)
 
-    def test_a_kernel_that_ends_the_process_is_wrong_and_the_next_process_goes_on(self, gemm: HostGemm, journal: Journal):
+    def test_a_kernel_that_ends_the_process_is_wrong_and_the_next_process_goes_on(
+        self, gemm: HostGemm, journal: Journal
+    ):
         names, calls = [kernel.variant.name for kernel in gemm.kernels], []
 
         def harm(plan: GpuPlan, out: Any) -> None:
@@ -367,15 +369,29 @@ class TestIngest:
 
         (tmp_path / "vortex" / "measurements").mkdir(parents=True)
         path = measured_results(gemm, tmp_path)
-        measurement, page = ingest.ingest(path, tmp_path)
+        measurement, page = ingest.ingest([path], tmp_path)
         replay = recording(SimpleNamespace(name="stub-gpu"), measurement.parent)  # type: ignore[arg-type]  # a name
         assert replay.basis == "replayed" and len(replay.kernels) == len(gemm.kernels) - 1, "a restless one is left out"
         text = page.read_text()
         assert "| suites over cublas | 3 | 3 |" in text and "| oracle | 1 | 1 |" in text
         assert "all were right" in text and "| 64 | vortex |" in text and "Figure 16" in text
         assert "| 1 | 0.900 | 0.900 | 2.00 |" in text and "CPU library on a CPU" in text
-        ingest.ingest(path, tmp_path)
+        ingest.ingest([path], tmp_path)
         assert len(recording(SimpleNamespace(name="stub-gpu"), measurement.parent).kernels) == len(replay.kernels)  # type: ignore[arg-type]  # a name
+
+    def test_parts_may_come_from_several_runs_on_one_device(self, gemm: HostGemm, tmp_path: Path):
+        results = json.loads(measured_results(gemm, tmp_path).read_text())
+        results["bundle"]["libraries"] = {"lib.vortex": "one"}
+        checked, timed = ({**results, "rows": [], "parts": [{"part": name}]} for name in ("verify", "suites"))
+        checked["rows"], timed["rows"] = results["rows"][:3], results["rows"][3:]
+        both = ingest.joined([checked, timed])
+        assert both["rows"] == results["rows"] and [part["part"] for part in both["parts"]] == ["verify", "suites"]
+        for other in (
+            {**timed, "device": {**results["device"], "device": "Another GPU"}},
+            {**timed, "bundle": {**results["bundle"], "libraries": {"lib.vortex": "two"}}},
+        ):
+            with pytest.raises(ingest.IngestError, match="ingest each alone"):
+                ingest.joined([checked, other])
 
     def test_what_is_asked_stands_beside_what_was_found(self, gemm: HostGemm, tmp_path: Path):
         path = measured_results(gemm, tmp_path)

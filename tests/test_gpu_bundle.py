@@ -108,7 +108,7 @@ assert GpuGemm(read(path)).plan(64, 64, 64).splits == 1
         verified, host = results["parts"]
         assert verified["status"].startswith("failed") and host["status"] == "done"
         with pytest.raises(ingest.IngestError, match="the device did not answer"):
-            ingest.ingest(out, tmp_path)
+            ingest.ingest([out], tmp_path)
 
     def test_what_is_damaged_does_not_travel(self, library: GpuLibrary, tmp_path: Path):
         path = tmp_path / "x.vortex"

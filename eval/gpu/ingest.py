@@ -45,6 +45,19 @@ def load(path: Path) -> Row:
     return results
 
 
+def joined(runs: Sequence[Row]) -> Row:
+    """Runs of different parts on one device as one: IngestError where devices or libraries are not the same."""
+    devices = {run["device"]["device"] for run in runs}
+    libraries: dict[str, str] = {}
+    for run in runs:
+        other = [name for name, made in run["bundle"]["libraries"].items() if libraries.setdefault(name, made) != made]
+        if other or len(devices) > 1:
+            raise IngestError(f"runs of {', '.join(sorted(devices))} with other libraries ({other}); ingest each alone")
+    specs = {name: spec for run in runs for name, spec in run["bundle"]["specs"].items()}
+    both = {name: [row for run in runs for row in run[name]] for name in ("parts", "rows")}
+    return {**runs[-1], **both, "bundle": {"libraries": libraries, "specs": specs}}
+
+
 def profiles(results: Row) -> dict[str, GpuProfile]:
     """What was measured of L1, by the name of the hardware spec that the libraries were built for."""
     device, specs = results["device"], results["bundle"]["specs"]
@@ -256,9 +269,9 @@ def _part(part: Mapping[str, Any]) -> tuple[Any, ...]:
     return part["part"], part["status"], part["seconds"], part["rows"]
 
 
-def ingest(path: Path, root: Path = ROOT) -> list[Path]:
-    """Write what a run has shown; the files written."""
-    results = load(path)
+def ingest(paths: Sequence[Path], root: Path = ROOT) -> list[Path]:
+    """Write what runs of different parts have shown; the files written."""
+    results = joined([load(path) for path in paths])
     written = []
     for spec, profile in profiles(results).items():
         target = root / "vortex" / "measurements" / f"{spec}.json"
@@ -274,7 +287,13 @@ def ingest(path: Path, root: Path = ROOT) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     top = command(__doc__ or "")
-    top.add_argument("results", type=Path, metavar="RESULTS.json", help="what `eval.gpu.run_on_device` wrote")
+    top.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS.json",
+        help="what `eval.gpu.run_on_device` wrote, part by part",
+    )
     options = top.parse_args(arguments)
     try:
         for path in ingest(options.results):

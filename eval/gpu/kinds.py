@@ -169,7 +169,7 @@ def _batch(place: Place, gemm: Any, operator: Any, turned: dict[str, bool], tria
 
 def _grouped(place: Place, gemm: Any, operator: Any, turned: dict[str, bool], trial: Any, step: int) -> Arranged:
     """Two groups with rows and an empty one between them."""
-    first = max(1, trial.m // 2 // step) * step
+    first = min(max(1, trial.m // 2 // step) * step, trial.m)
     rows = [first, 0, trial.m - first]
     rows_b, width_b = (trial.n, trial.k) if turned["transpose_b"] else (trial.k, trial.n)
     a = place.matrix(*((trial.k, trial.m) if turned["transpose_a"] else (trial.m, trial.k)), 0)

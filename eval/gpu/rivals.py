@@ -31,16 +31,18 @@ def torch_mm_tf32(a: Any, b: Any, out: Any) -> Call:
     return call
 
 
-def cublaslt(a: Any, b: Any, out: Any) -> Call:
+def cublaslt(a: Any, b: Any, out: Any, tf32: bool = False) -> Call:
     """cuBLASLt with the first algorithm of its heuristics, as torch calls it when asked to prefer that library."""
     prefer = getattr(torch.backends.cuda, "preferred_blas_library", None)
     if prefer is None:
         raise Absent("this torch cannot prefer a BLAS library")
 
+    product = (torch_mm_tf32 if tf32 else torch_mm)(a, b, out)
+
     def call() -> None:
         before = prefer()
         prefer("cublaslt")
-        torch.mm(a, b, out=out)
+        product()
         prefer(before)
 
     return call
@@ -153,4 +155,6 @@ RIVALS: dict[str, Callable[[Any, Any, Any], Call]] = {
 def rival(name: str, dtype: str) -> Callable[[Any, Any, Any], Call]:
     if name == "cublaslt_sweep":
         return lambda a, b, out: cublaslt_sweep(a, b, out, dtype)
+    if (name, dtype) == ("cublaslt", "tfloat32"):
+        return lambda a, b, out: cublaslt(a, b, out, tf32=True)
     return torch_mm_tf32 if (name, dtype) == ("cublas", "tfloat32") else RIVALS[name]

@@ -152,7 +152,7 @@ def in_turn(
     for index, turn in budget.within(order):
         journal.add("trying", library=name, kernel=kernels[index])
         for integers in (True, False):
-            faulthandler.dump_traceback_later(STUCK_S, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(STUCK_S, exit=True, file=sys.__stderr__ or sys.stderr)
             found = {**asdict(queues[index][turn]), "integers": integers, **tried(index, turn, integers)}
             faulthandler.cancel_dump_traceback_later()
             journal.add("verify", library=name, kernel=kernels[index], turn=turn, **found)
