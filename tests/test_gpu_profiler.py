@@ -170,6 +170,18 @@ def test_blocks_between_one_and_all_that_an_sm_holds_are_between_their_measured_
     assert block_cost(A100, one, 255, MEASURED).crowd == 0  # an SM holds no second block
 
 
+def test_rows_that_tma_fills_are_priced_beside_a_measurement_of_whole_tiles():
+    tile, thread = Tile(64, 32, 64), Tile(64, 32, 16)
+    few = Variant(BlockStrategy(Backend.HOPPER, "float16", thread, tile, thread, 4), False, True, 16)
+    row = replace(MEASURED, kernel=few.name, alone_s=1e-7, full_s=1e-7)
+    (cost,) = block_costs(SPECS["h200"], [few], GpuProfile("measured", "an H200", "", (), (row,)))
+    assert cost.blank == CALIBRATION.blank_row_s and block_costs(SPECS["h200"], [few])[0].blank == 0
+    chooser = replace(selector(SPECS["h200"]), variants=(few,), costs=(cost,), basis="measured")
+    key = chooser.group((False, True), 16)
+    whole, some = (float(chooser.evaluate(Extents(m, 4096, 4096), key)[0].total[0]) for m in (64, 10))
+    assert some > max(whole, 64 * 54 * CALIBRATION.blank_row_s)  # 64 stages, 54 rows of each
+
+
 def test_what_waits_for_its_loads_has_the_latency_of_l2_in_its_measurement():
     row = replace(MEASURED, kernel=variant(ALONG_K).name)
     measured, computed = block_cost(A100, variant(ALONG_K), 64, row), block_cost(A100, variant(ALONG_K), 64)

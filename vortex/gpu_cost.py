@@ -81,7 +81,7 @@ class Tiling:
     seen: Value
     """See `GpuProblem`."""
     filling: Value
-    """Seconds in which TMA fills what a stage has outside of the operands."""
+    """Seconds in which TMA fills what a stage of one block has outside of the operands."""
     unique: Value
     """Bytes that all blocks of a full wave load in a stage, what they share counted once."""
 
@@ -151,7 +151,8 @@ class Wave:
 def loading(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> Value:
     """Seconds until all blocks of a wave have the operands of a stage: by L2, an SM's port, DRAM, latency, filling."""
     shared = ops.most(wave.blocks * rates.l2_byte * t.drawn, wave.resident * rates.port_byte * t.load)
-    return ops.most(ops.most(shared, wave.missing * rates.dram_byte), ops.most(s.wait * wave.lag, t.filling))
+    alone = ops.most(s.wait * wave.lag, wave.resident * t.filling)
+    return ops.most(ops.most(shared, wave.missing * rates.dram_byte), alone)
 
 
 def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> tuple[Value, Value]:

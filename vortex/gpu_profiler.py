@@ -138,7 +138,7 @@ def block_cost(
         serial=float(waits),
         waited=0.0 if measured is None else spec.memory("l2").latency_ns * 1e-9 * calibration.loaded,
         wait=0.0 if waits else 1 / (s.stages - 1),
-        blank=calibration.blank_row_s if s.backend is Backend.HOPPER else 0.0,
+        blank=calibration.blank_row_s if s.backend is Backend.HOPPER and measured is not None else 0.0,
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
         start=calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration),
         again=calibration.staying if s.backend is Backend.HOPPER else 1.0,

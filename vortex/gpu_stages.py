@@ -43,7 +43,8 @@ class Calibration:
     staying: float = 0.5
     """Share of the start that comes back with every tile where blocks stay, on Hopper: the way of C to memory."""
     blank_row_s: float = 7e-9
-    """Of a row of a tile that TMA fills with zeros, since the operand has ended."""
+    """Of a row of a tile that TMA fills with zeros, since the operand has ended: what a measured stage, whose tiles are
+    whole, has not. Computed ones leave it out."""
     reduction_s: float = 1.5e-6
     """From the last partial of a split reduction to a reduction kernel that runs."""
     part_s: float = 24e-9
