@@ -64,26 +64,24 @@ def predicates(kernel: KernelSource) -> Iterator[Mutant]:
 
 
 def asynchronous(kernel: KernelSource) -> Iterator[Mutant]:
-    yield spoiled(kernel, "a stage filled before it is empty", r"mbarrier_wait\(shared_at\(.*\^ 1\)\);", "")
-    yield spoiled(kernel, "the first tile not waited for", r"mbarrier_wait\(shared_at\(\d+\), 0\);", "")
+    yield spoiled(kernel, "a stage filled before it is empty", r"mbarrier_wait\(.*\);", "")
+    yield spoiled(kernel, "the first tile not waited for", r"mbarrier_wait\(.*\);", "", 1)
     yield spoiled(kernel, "a tile not waited for", r"mbarrier_wait\(.*\);", "", -1)
     yield spoiled(kernel, "a product not waited for", r"wgmma_wait<1>\(\);", "wgmma_wait<2>();")
     yield spoiled(kernel, "the last product not waited for", r"wgmma_wait<0>\(\);", "")
-    yield spoiled(
-        kernel, "too few bytes expected", r"mbarrier_expect\((.*), (\d+)\);", r"mbarrier_expect(\1, \2 - 16);"
-    )
+    yield spoiled(kernel, "too few bytes expected", r"(mbarrier_expect\(.*)\);", r"\1 - 16);")
     yield spoiled(kernel, "a stage never given back", r"mbarrier_arrive\(.*\);", "")
+    yield spoiled(kernel, "the last stage of a tile never given back", r"mbarrier_arrive\(.*\);", "", -1)
     yield spoiled(kernel, "no barrier before rows of C are read back", r"__syncwarp\(\);", "")
     for what, bound in (("row", "M"), ("column", "N")):
         yield spoiled(kernel, f"a {what} too far is written", rf"< {bound}\)", f"<= {bound})", 0)
 
 
 def clustered(kernel: KernelSource) -> Iterator[Mutant]:
-    yield spoiled(kernel, "a stage filled before both blocks are done", r"mbarrier_wait\(shared_at\(.*\^ 1\)\);", "")
+    yield spoiled(kernel, "a stage filled before both blocks are done", r"mbarrier_wait\(.*\);", "")
+    yield spoiled(kernel, "a block that ends before the other is done with it", r"mbarrier_wait\(.*\);", "", 1)
     yield spoiled(kernel, "a tile not waited for", r"mbarrier_wait\(.*\);", "", -1)
-    yield spoiled(
-        kernel, "a stage given back to one block alone", r"mbarrier_arrive_at\((.*), other\);", r"mbarrier_arrive(\1);"
-    )
+    yield spoiled(kernel, "a stage given back to one block alone", "mbarrier_arrive_in_all<2>", "mbarrier_arrive")
     yield spoiled(
         kernel, "one arrival too few counted", r"mbarrier_init\((.*), (\d+)\);", r"mbarrier_init(\1, \2 - 1);", 1
     )
@@ -93,7 +91,6 @@ def clustered(kernel: KernelSource) -> Iterator[Mutant]:
     yield spoiled(
         kernel, "barriers that the other block may not have yet", "mbarriers_ready_in_cluster", "mbarriers_ready"
     )
-    yield spoiled(kernel, "a block that ends before the other", r"cluster_sync\(\);", "", -1)
     for what, bound in (("row", "M"), ("column", "N")):
         yield spoiled(kernel, f"a {what} too far is written", rf"< {bound}\)", f"<= {bound})", 0)
 
