@@ -78,7 +78,7 @@ class BlockCosts:
     raster: Value
     """Rows of tiles that consecutive blocks walk down before they step one column on."""
     leak: Value
-    """Share of the shorter of arithmetic and loads that shows beside the longer; 0 where a measurement has it."""
+    """Share of the shorter of arithmetic and loads that shows beside the longer."""
     most_parts: Value
     """Pieces that its reduction may be cut into: 1 where there is no kernel for partial sums."""
     cluster: Value

@@ -144,7 +144,7 @@ def block_cost(
         again=calibration.staying if s.backend is Backend.HOPPER else 1.0,
         scatter=scatter,
         raster=float(raster(s, slots)),
-        leak=calibration.leak if measured is None else 0.0,
+        leak=calibration.leak,
         most_parts=float(MOST_PARTS if can_split else 1),
         cluster=float(s.cluster),
         per_cluster=1 / s.cluster,
