@@ -184,8 +184,11 @@ class Effects:
     held_recurring_cycles: float = 24.0
     """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
     in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
-    held_torn_cycles: float = 13.0
+    held_torn_cycles: float = 8.2
     """Cycles for a vector of sums that reaches into the next row,"""
+    held_torn_narrow_cycles: float = 13.0
+    """for a half or a quarter of one (Zen 4: 2708 rows by a k of 32 to 80, 2.1 to 2.3 ns in each further step of k by 9
+    to 15 columns, 3.0 to 4.2 by 2, 3, 5, 6 and 7, 0.0 to 0.4 by 4, 8 and 16),"""
     streamed_torn_cycles: float = 0.6
     """and of the streamed family for one of a plain B. Both of such a core: a Zen 3 and a Zen 5 have neither."""
     streamed_broken: float = 2.0

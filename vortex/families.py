@@ -44,6 +44,8 @@ HELD_CROWDED = 10.0
 more it stores less often. A Zen 5, ns a vector of sums over those of rows 64 bytes further apart: 4 KiB and 10 steps
 2.1, 3.7, 5.4 and 6.1 for 32, 64, 128 and 512 rows, 20 steps 0.2 and for 512 rows 1.6; 2 KiB and 10 steps 0.2 for 128
 rows and 3.0 for 512."""
+HELD_NARROWEST = 4.0
+"""Columns of its narrowest kernel."""
 HELD_BEGIN = 30.0
 """Instructions of the held family around those of a row's multiply-adds."""
 
@@ -123,10 +125,12 @@ def recurring(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
 
 def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
     """Seconds that further steps of k wait for sums whose vectors reach into the next rows, just stored under a mask:
-    of rows shorter than a vector, unless so many fill one."""
-    rows = rates.lanes / ops.most(o.n, 1.0)
-    reaching = ops.where(rows - ops.floor(rows + EPSILON) <= EPSILON, 0.0, ops.where(rows > 1.0, t.rows, 0.0))
-    return rates.held_torn * (t.steps - 1.0) * reaching
+    of rows shorter than the vector that a kernel has for them, a whole one, a half or a quarter."""
+    quarter = ops.most(0.25 * rates.lanes, HELD_NARROWEST)
+    narrow = ops.where(o.n > quarter, 0.5 * rates.lanes, quarter)
+    each = ops.where(o.n + o.n > rates.lanes, rates.held_torn, rates.held_torn_narrow)
+    width = ops.where(o.n + o.n > rates.lanes, rates.lanes, narrow)
+    return ops.where(o.n < width, each, 0.0) * (t.steps - 1.0) * t.rows
 
 
 def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:

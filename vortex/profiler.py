@@ -297,6 +297,7 @@ def rates(
         held_far=EFFECTS.held_far if small else EFFECTS.held_late,
         held_recurring=EFFECTS.held_recurring_cycles / clock,
         held_torn=roomy * EFFECTS.held_torn_cycles / clock,
+        held_torn_narrow=roomy * EFFECTS.held_torn_narrow_cycles / clock,
         roomy=roomy,
         streamed_torn=roomy * EFFECTS.streamed_torn_cycles / clock,
         streamed_broken=EFFECTS.streamed_broken if small else 0.0,

@@ -168,7 +168,9 @@ class Rates:
     held_recurring: float
     """Seconds that it waits for a line of C it was at before, if all rows begin in the same set of L1,"""
     held_torn: float
-    """and for a vector of sums that reaches into the next row, which was stored just before."""
+    """and for a vector of sums that reaches into the next row, which was stored just before,"""
+    held_torn_narrow: float
+    """if it is a half or a quarter of one."""
     roomy: float
     """1 where multiply-adds leave room for the loads and stores of the held and the streamed family, else 0."""
     streamed_torn: float
