@@ -18,6 +18,8 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 5.0
 # A neighbour's burst takes the cores for a second or two.
 STOLEN_ATTEMPTS, STOLEN_PAUSE_SECONDS = 8, 0.5
+# Rounds of one system further apart than this: all systems get further ones, up to as many again.
+RESTLESS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,12 @@ def undisturbed(worker: WorkerProcess, mode: str, effort: Effort) -> Timing:
     return timing
 
 
+def restless(outcomes: dict[str, Outcome]) -> bool:
+    """Whether the rounds of some system lie so far apart that a burst of the host may have been among them."""
+    of_systems = (rounds for outcome in outcomes.values() for rounds in outcome.rounds.items() if not outcome.error)
+    return any(summarize(timings, mode).spread > RESTLESS for mode, timings in of_systems)
+
+
 def measure(
     case: Case | OperatorCase, workers: dict[str, WorkerProcess], effort: Effort, run: Run, resident: bool
 ) -> dict[str, Outcome]:
@@ -102,7 +110,9 @@ def measure(
     if resident:
         for name in names:
             attempt(name, prepare)
-    for number in range(effort.rounds):
+    for number in range(2 * effort.rounds):
+        if number >= effort.rounds and not restless(outcomes):
+            break
         for name in rotated(names, number):
             if not resident:
                 attempt(name, prepare)

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -578,6 +578,34 @@ class TestCold:
         assert cold > warm
 
 
+class Answering:
+    """A worker that takes these seconds, round by round."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self.left = list(seconds)
+
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        if request["do"] != "measure":
+            return {"error_share": 0.0, "detail": ""}
+        best = self.left.pop(0)
+        return {"calls": 1, "best": best, "median": best}
+
+
+def test_rounds_far_apart_give_all_systems_further_ones() -> None:
+    """Whoever's they are; the figure is the median of all."""
+    case, effort = Case("s", "s/0", 1, 1, 1), Effort(3, 0.01, ("warm",))
+
+    def rounds(**seconds: Sequence[float]) -> dict[str, int]:
+        workers: Any = {name: Answering(of) for name, of in seconds.items()}
+        outcomes = measure(case, workers, effort, Run(1, 0, LIMITS, {}), True)
+        assert not any(outcome.error for outcome in outcomes.values())
+        return {name: len(outcome.rounds["warm"]) for name, outcome in outcomes.items()}
+
+    assert rounds(ours=[1.0, 1.1, 1.2], theirs=[2.0] * 3) == {"ours": 3, "theirs": 3}
+    assert rounds(ours=[1.0] * 6, theirs=[2.0, 3.0, 2.0, 2.0, 2.0, 2.0]) == {"ours": 6, "theirs": 6}
+    assert rounds(ours=[1.0, 2.0, 1.0, 1.0, 1.0, 1.0], theirs=[2.0] * 6) == {"ours": 6, "theirs": 6}
+
+
 @needs_cc
 class TestWorker:
     def test_one_system_in_its_own_process(self) -> None:
@@ -590,7 +618,7 @@ class TestWorker:
             case = Case("s", "s/0", 16, 24, 32, trans_a=True)
             outcome = measure(case, {"openblas": process}, Effort(2, 0.005, ("warm",)), run, True)["openblas"]
             assert outcome.error is None
-            assert len(outcome.rounds["warm"]) == 2
+            assert 2 <= len(outcome.rounds["warm"]) <= 4
             with pytest.raises(WorkerError, match="no case is prepared"):
                 process.ask({"do": "measure", "mode": "warm", "seconds": 0.01})
 
