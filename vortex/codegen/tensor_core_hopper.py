@@ -106,6 +106,24 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
     ready = "mbarriers_ready" if cluster == 1 else "mbarriers_ready_in_cluster"
 
     # fmt: off
+    @T.inline
+    def pass_stage(ring: Any) -> None:
+        """To the next stage of the ring, and after the last to the first in its other phase."""
+        ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
+        ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+
+    @T.inline
+    def multiply_stage(ring: Any, sums: Any, own: Any, clears: bool) -> None:
+        """Begins the products of a stage once it is there."""
+        call("mbarrier_wait", full(ring[0]), ring[1])
+        call("wgmma_fence")
+        for k in T.unroll(steps):
+            for i in T.unroll(blocks):
+                call(multiply, T.address_of(sums[i * per_block]),
+                     matrix(ring[0] * a_stage + own + i * block_bytes + k * step_bytes[0]),
+                     matrix(b_begin + ring[0] * b_stage + k * step_bytes[1]), T.Select(k == 0, 0, 1) if clears else 1)
+        call("wgmma_commit")
+
     @T.prim_func
     def program(a: T.handle("tensormap"), b: T.handle("tensormap"), c: T.handle("float32"),  # type: ignore[valid-type]
                 M: T.int32, N: T.int32,
@@ -176,15 +194,13 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                                     bring_b(b, ring[0] * b_stage + rank * (share * ROW_BYTES), ring[2],
                                             column + rank * share, full(ring[0]))
                         ring[2] = T.Select(ring[2] + depth < origin + tiles * depth, ring[2] + depth, origin)
-                        ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
-                        ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                        pass_stage(ring)
                     ring[6] = T.min(ring[6] + tiles, stages)
                     ring[5] = ring[5] + apart
                 if cluster > 1:  # consumers of the other block arrive here: not after this one has ended
                     for _left in T.serial(stages):
                         call("mbarrier_wait", empty(ring[0]), ring[1])
-                        ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
-                        ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                        pass_stage(ring)
         else:
             if share_out:
                 call(more)
@@ -207,26 +223,11 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                 column: T.let[T.int32] = T.call_extern(
                     "int32", "warp_uniform", column_of(ring[3], tall, wide, high)
                 )
-                call("mbarrier_wait", full(ring[0]), ring[1])
-                call("wgmma_fence")
-                for k in T.unroll(steps):
-                    for i in T.unroll(blocks):
-                        call(multiply, T.address_of(sums[i * per_block]),
-                             matrix(ring[0] * a_stage + own + i * block_bytes + k * step_bytes[0]),
-                             matrix(b_begin + ring[0] * b_stage + k * step_bytes[1]), T.Select(k == 0, 0, 1))
-                call("wgmma_commit")
+                multiply_stage(ring, sums, own, True)
                 for _u in T.serial(0, tiles - 1):
                     ring[2] = ring[0]
-                    ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
-                    ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
-                    call("mbarrier_wait", full(ring[0]), ring[1])
-                    call("wgmma_fence")
-                    for k in T.unroll(steps):
-                        for i in T.unroll(blocks):
-                            call(multiply, T.address_of(sums[i * per_block]),
-                                 matrix(ring[0] * a_stage + own + i * block_bytes + k * step_bytes[0]),
-                                 matrix(b_begin + ring[0] * b_stage + k * step_bytes[1]), 1)
-                    call("wgmma_commit")
+                    pass_stage(ring)
+                    multiply_stage(ring, sums, own, False)
                     call("wgmma_wait<1>")
                     if lane == 0:
                         call(arrive, empty(ring[2]))
@@ -234,8 +235,7 @@ def kernel(variant: Variant) -> tirx.PrimFunc:
                 call(settled, T.address_of(sums[0]))
                 if lane == 0:
                     call(arrive, empty(ring[0]))
-                ring[1] = ring[1] ^ T.Select(ring[0] == stages - 1, 1, 0)
-                ring[0] = T.Select(ring[0] == stages - 1, 0, ring[0] + 1)
+                pass_stage(ring)
                 top: T.let[T.int32] = row + group * p.group_rows + warp * 16
                 # Each warp has a place for 16 rows, `width` columns at a time.
                 if through_shared and not partial:
