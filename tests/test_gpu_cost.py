@@ -15,6 +15,7 @@ from vortex.gpu_explain import SUMMED
 from vortex.gpu_profiler import rates
 from vortex.gpu_selector import LAYOUTS, Extents, GpuSelector, room
 from vortex.gpu_sieve import instruction_of
+from vortex.gpu_stages import CALIBRATION
 from vortex.specs import load_spec, what_if
 
 NAMES = st.sampled_from(sorted(SPECS))
@@ -123,6 +124,23 @@ def test_a_cluster_draws_the_columns_of_b_once():
     assert one(both.exposed) == pytest.approx(one(alone.exposed))
 
 
+def test_a_launch_of_clusters_takes_longer():
+    h200, small = load_spec("h200"), Extents(256, 256, 64)
+    alone, both = (whole(small, wgmma(cluster), spec=h200) for cluster in (1, 2))
+    assert one(both.edges) - one(alone.edges) == pytest.approx(CALIBRATION.cluster_s, rel=0.01)
+
+
+def test_a_wave_takes_no_less_than_a_block_alone():
+    """Of a short reduction: other blocks of an SM hide nothing of one whose start is most of its time."""
+    chooser, tiles = only(selector(A100), SMALL), 108 * 16
+    (block,) = chooser.costs
+    cost = chooser.evaluate(Extents(tiles * 64, 64, 64), KEY)[0]
+    full = -(-tiles // block.slots) - 1
+    alone = block.start + chooser.rates.l2_latency + max(block.work, block.chain)
+    assert block.resident > 1 and full > 4
+    assert one(cost.total) > chooser.rates.launch + full * alone * (1 - ROUNDING)
+
+
 def test_a_cluster_is_never_half():
     """Three tiles of rows are two clusters: a block more that computes nothing of C."""
     h200 = load_spec("h200")
@@ -184,7 +202,8 @@ def test_narrow_loads_cost_issue_slots():
         ("l2.bytes_per_cycle", 0.4, Extents(8192, 8192, 8192), "exposed"),
         ("shared.bytes_per_cycle", 0.5, Extents(4096, 4096, 4096), "multiply"),
         ("launch_ns", 3.0, Extents(1, 1, 1), "launch"),
-        ("dram.latency_ns", 2.0, Extents(64, 64, 64), "edges"),
+        ("l2.latency_ns", 1.5, Extents(64, 64, 64), "edges"),
+        ("dram.latency_ns", 3.0, Extents(16, 32768, 2048), "edges"),
     ],
 )
 def test_a_worse_figure_shows_in_its_term(figure, factor, extents, term):
@@ -228,7 +247,7 @@ def test_room_of_a_workspace(workspace, m, n, copies):
     assert room(workspace, m, n) == copies
 
 
-def test_operands_that_fit_in_l2_are_read_once():
+def test_operands_that_fit_in_l2_are_there():
     """The same tiles, but waves of the second shape find their operands gone."""
     inside, outside = Extents(4096, 4096, 512), Extents(16384, 16384, 2048)
     chooser = only(selector(A100), MIDDLE)

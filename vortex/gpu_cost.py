@@ -169,16 +169,6 @@ def waves(ops: Arithmetic, s: BlockCosts, blocks: Value) -> tuple[Value, Value]:
     return full, ops.name("rest", blocks - full * s.slots)
 
 
-def missing(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling) -> Value:
-    """Share of what waves ask for that comes from DRAM: operands that L2 keeps come once.
-
-    With the reduction whole: cutting it changes little of what is asked for.
-    """
-    full, rest = waves(ops, s, t.tiles * p.batch)
-    asked = t.stages * (full * t.unique + patch(ops, t, rest))
-    return ops.where(t.footprint <= rates.l2_bytes, ops.least(t.footprint / asked, 1.0), 1.0)
-
-
 @dataclass(frozen=True)
 class Steady:
     """What holds for every wave, and of full ones, however the reduction is cut."""
@@ -193,13 +183,17 @@ class Steady:
     """Seconds of a stage of a full wave, of the arithmetic alone."""
     exposed: Value
     """What loads add to that."""
+    chain: Value
+    """Seconds of a stage of a block that nobody holds up."""
 
 
 def steady(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Tiling) -> Steady:
-    share = ops.name("share", missing(ops, rates, s, p, t))
+    """Operands that L2 keeps are there, from the call before or the kernel that wrote them."""
+    share = ops.name("share", ops.where(t.footprint <= rates.l2_bytes, 0.0, 1.0))
     lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
     compute, exposed = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
-    return Steady(share, lag, ops.name("entry", s.start + lag), compute, exposed)
+    chain = ops.name("chain", ops.most(s.work, s.chain + s.serial * (lag - s.waited)))
+    return Steady(share, lag, ops.name("entry", s.start + lag), compute, exposed, chain)
 
 
 def predict(
@@ -220,7 +214,10 @@ def predict(
     stored = ops.name("stored", t.rows * t.columns * bytes_c * (s.scatter * rates.l2_byte))
     multiply = depth * (full * w.compute + compute_last)
     exposed = depth * (full * w.exposed + exposed_last)
-    edges = full * ((w.entry * s.again + s.slots * stored) * s.per_resident) + (w.entry + rest * stored)
+    # A wave takes as long as what all of its blocks share, and as one block alone: start, stages, end.
+    shared = (w.entry * s.again + s.slots * stored) * s.per_resident
+    alone = w.entry * s.again + depth * (w.chain - w.compute - w.exposed)
+    edges = full * ops.most(shared, alone) + (w.entry + rest * stored)
     busy = ops.name("busy", multiply + exposed + edges)
     elements = p.m * p.n * p.batch
     floor = (t.footprint + elements * s.out) * rates.dram_byte

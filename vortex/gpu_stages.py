@@ -22,7 +22,7 @@ class Calibration:
     """What the model assumes of every GPU, since no spec says it.
 
     Fitted to the calibration points of docs/gpu-model.md, published figures of an A100; on any other GPU they are
-    estimates. A measurement of the device replaces all but the last four.
+    estimates. A measurement of the device replaces those down to `start_s`.
     """
 
     sustained_mma: float = 0.97
@@ -42,10 +42,12 @@ class Calibration:
     """From one block's end, or the launch, to the first load of the next one."""
     staying: float = 0.5
     """Share of the start that comes back with every tile where blocks stay, on Hopper: the way of C to memory."""
+    cluster_s: float = 0.5e-6
+    """What a launch takes longer where blocks come in clusters."""
     blank_row_s: float = 7e-9
     """Of a row of a tile that TMA fills with zeros, since the operand has ended: what a measured stage, whose tiles are
     whole, has not. Computed ones leave it out."""
-    reduction_s: float = 1.5e-6
+    reduction_s: float = 2.1e-6
     """From the last partial of a split reduction to a reduction kernel that runs."""
     part_s: float = 24e-9
     """Of each partial that the threads of that kernel add, eight of which are under way at a time."""

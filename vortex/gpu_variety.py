@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from vortex.candidates import Admitted
 from vortex.gpu_candidates import Backend, BlockStrategy, Variant
 from vortex.gpu_cost import options
 from vortex.gpu_figures import GpuProblem
-from vortex.gpu_profiler import block_costs, rates
+from vortex.gpu_profiler import block_costs, measurements, rates, recording
 from vortex.gpu_selector import ALIGNMENTS, LAYOUTS, Layout, columns_of
 from vortex.gpu_sieve import SKINNY_LINES, instruction_of, registers_needed, sieve
 from vortex.operators import Conv2d, Operator
@@ -43,6 +43,8 @@ NARROW = {16: 1.0, 8: 5.0, 4: 6.0, 2: 8.0, 1: 12.0}
 """How much more it may lose by alignment class: narrow ones are rare, and their loads weigh more than the tile."""
 ELEMENTS = 1 << 16
 """Of an array of prices that is worked on at once: what stays in a core's cache."""
+DOUBT = 2.0
+"""Tolerances that a kernel without a measurement must gain over those that have one: so far may it be off itself."""
 TIE = 0.002
 """Mean costs closer than this are equal: the model does not tell them apart."""
 COPIES, BYTE_COPIES = 24, 32
@@ -111,24 +113,30 @@ def prices(spec: GpuSpec, variants: Sequence[Variant], shapes: npt.NDArray[np.fl
     return np.concatenate(blocks)
 
 
-def cover(priced: Prices, tolerance: float) -> tuple[list[int], int]:
+def cover(
+    priced: Prices, tolerance: float, known: npt.NDArray[np.bool_] | Literal[False] = False
+) -> tuple[list[int], int]:
     """Columns such that each row has one within the tolerance of its least, and how many are that near anywhere.
 
     Greedily, most rows first, of equals the first column; then those are dropped whose rows all have another by now.
+    `known` columns come first, and where one of them is as near as DOUBT tolerances no other is taken for a row.
     """
     ratio = priced / priced.min(axis=1, keepdims=True)
     near = ratio <= 1 + tolerance
+    fair = near | (known & (ratio <= 1 + DOUBT * tolerance))
     chosen: list[int] = []
     left = np.ones(len(priced), bool)
-    while left.any():
-        served = near[left].sum(axis=0)
-        best = np.flatnonzero(served == served.max())
-        mean = ratio[:, best].mean(axis=0)
-        chosen.append(int(best[mean <= mean.min() * (1 + TIE)][0]))
-        left &= ~near[:, chosen[-1]]
+    for columns in (known, True):
+        while (served := near[left].sum(axis=0) * columns).any():
+            best = np.flatnonzero(served == served.max())
+            mean = ratio[:, best].mean(axis=0)
+            chosen.append(int(best[mean <= mean.min() * (1 + TIE)][0]))
+            left &= ~near[:, chosen[-1]]
+        left &= ~fair[:, chosen].any(axis=1)
+    serving = np.where(near[:, chosen].any(axis=1, keepdims=True), near, fair)
     for column in tuple(chosen):
         others = [other for other in chosen if other != column]
-        if others and near[:, others].any(axis=1).all():
+        if others and serving[:, others].any(axis=1).all():
             chosen = others
     return sorted(chosen), int(near.any(axis=0).sum())
 
@@ -192,9 +200,12 @@ def tolerance(rkernel: RKernel[GpuSpec], backend: Backend, vector_bytes: int) ->
 
 
 def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
-    """The kernels of one backend, for each layout of the operands and each alignment class on its own."""
+    """The kernels of one backend, for each layout of the operands and each alignment class on its own.
+
+    Those that were measured on the device before others: what they take is known.
+    """
     spec, item = rkernel.hardware, rkernel.operator.item_bytes
-    sieved = sieve(rkernel, backend)
+    sieved, profile = sieve(rkernel, backend), recording(spec)
     strategies = sorted(sieved.strategies, key=lambda strategy: (squareness(strategy), strategy))
     shapes, devices = domain(spec, item, backend), doubts(spec)
     variants: list[Variant] = []
@@ -206,7 +217,9 @@ def choose(rkernel: RKernel[GpuSpec], backend: Backend) -> Variety:
             if fitting and fitting not in done:
                 rows = [Variant(s, *layout, size) for s in fitting]
                 priced = np.concatenate([prices(device, rows, shapes) for device in devices])
-                columns, near = cover(priced, tolerance(rkernel, backend, size))
+                measured = measurements(profile, rows)
+                known = np.array([row.name in measured for row in rows])
+                columns, near = cover(priced, tolerance(rkernel, backend, size), known)
                 done[fitting] = tuple(fitting[column] for column in columns)
                 undominated = max(undominated, near if size == ALIGNMENTS[0] else 0)
             variants += [Variant(s, *layout, size) for s in done.get(fitting, ())]

@@ -158,7 +158,7 @@ def points(calibration: Calibration = CALIBRATION, role: str | None = None, path
         plan = chooser.select(extents, LAYOUTS[0], ALIGNED, workspace=0 if tile else 2**40)
         shown = plan.seconds
         if source["empty_s"]:
-            empty = chooser.rates.launch + calibration.start_s + chooser.rates.l2_latency + chooser.rates.miss_latency
+            empty = chooser.rates.launch + calibration.start_s + chooser.rates.l2_latency
             shown += source["empty_s"] - empty
         found.append(Point(row["source"], row["dtype"], extents, row["role"], row["seconds"], shown, plan))
     return found
