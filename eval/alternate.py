@@ -18,7 +18,8 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 5.0
 # A neighbour's burst takes the cores for a second or two.
 STOLEN_ATTEMPTS, STOLEN_PAUSE_SECONDS = 8, 0.5
-# Rounds of one system further apart than this: all systems get further ones, up to as many again.
+# Rounds of one system further apart than this: all systems get further ones, up to as many again, unless operands would
+# have to be made again for each.
 RESTLESS = 0.3
 
 
@@ -111,7 +112,7 @@ def measure(
         for name in names:
             attempt(name, prepare)
     for number in range(2 * effort.rounds):
-        if number >= effort.rounds and not restless(outcomes):
+        if number >= effort.rounds and not (resident and restless(outcomes)):
             break
         for name in rotated(names, number):
             if not resident:
