@@ -127,9 +127,9 @@ def torn(ops: Arithmetic, rates: Rates, t: Task, o: Oriented) -> Value:
     """Seconds that further steps of k wait for sums whose vectors reach into the next rows, just stored under a mask:
     of rows shorter than the vector that a kernel has for them, a whole one, a half or a quarter."""
     quarter = ops.most(0.25 * rates.lanes, HELD_NARROWEST)
-    narrow = ops.where(o.n > quarter, 0.5 * rates.lanes, quarter)
-    each = ops.where(o.n + o.n > rates.lanes, rates.held_torn, rates.held_torn_narrow)
-    width = ops.where(o.n + o.n > rates.lanes, rates.lanes, narrow)
+    whole = o.n + o.n > rates.lanes
+    width = ops.where(whole, rates.lanes, ops.where(o.n > quarter, 0.5 * rates.lanes, quarter))
+    each = ops.where(whole, rates.held_torn, rates.held_torn_narrow)
     return ops.where(o.n < width, each, 0.0) * (t.steps - 1.0) * t.rows
 
 

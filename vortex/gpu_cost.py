@@ -155,10 +155,15 @@ def loading(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wa
     return ops.most(ops.most(shared, wave.missing * rates.dram_byte), alone)
 
 
+def computing(ops: Arithmetic, s: BlockCosts, resident: Value, lag: Value) -> Value:
+    """Seconds of a stage of so many blocks on an SM, of the arithmetic alone."""
+    chain = s.chain + (resident - 1.0) * s.crowd + s.serial * (lag - s.waited)
+    return ops.most(resident * s.work, chain)
+
+
 def stage(ops: Arithmetic, rates: GpuRates, s: BlockCosts, t: Tiling, wave: Wave) -> tuple[Value, Value]:
     """Seconds of a stage of every block of a wave: of the arithmetic alone, and with what loads add (Eq. 2)."""
-    chain = s.chain + (wave.resident - 1.0) * s.crowd + s.serial * (wave.lag - s.waited)
-    compute = ops.name("compute", ops.most(wave.resident * s.work, chain))
+    compute = ops.name("compute", computing(ops, s, wave.resident, wave.lag))
     load = ops.name("loading", loading(ops, rates, s, t, wave))
     return compute, ops.name("exposed", ops.most(compute, load) + s.leak * ops.least(compute, load) - compute)
 
@@ -192,7 +197,7 @@ def steady(ops: Arithmetic, rates: GpuRates, s: BlockCosts, p: GpuProblem, t: Ti
     share = ops.name("share", ops.where(t.footprint <= rates.l2_bytes, 0.0, 1.0))
     lag = ops.name("lag", rates.l2_latency + share * rates.miss_latency)
     compute, exposed = stage(ops, rates, s, t, Wave(s.slots, s.resident, t.unique * share, lag))
-    chain = ops.name("chain", ops.most(s.work, s.chain + s.serial * (lag - s.waited)))
+    chain = ops.name("chain", computing(ops, s, 1.0, lag))
     return Steady(share, lag, ops.name("entry", s.start + lag), compute, exposed, chain)
 
 

@@ -113,6 +113,7 @@ def block_cost(
     resident = resident_blocks(spec, s, registers)
     slots = resident * spec.sms // s.cluster * s.cluster
     waits = exposed(spec, variant)
+    start = calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration)
     run = s.item_bytes * min(
         s.l1.m if variant.transpose_a else s.l1.k,
         s.l1.k if variant.transpose_b else s.l1.n,
@@ -140,10 +141,7 @@ def block_cost(
         wait=0.0 if waits else 1 / (s.stages - 1),
         blank=calibration.blank_row_s if s.backend is Backend.HOPPER and measured is not None else 0.0,
         fetch=max(1.0, SECTOR / run) + (16 - min(variant.vector_bytes, 16)) / max(run, SECTOR),
-        start=(
-            calibration.start_s + finish(spec, s) if measured is None else beyond_launch(spec, measured, calibration)
-        )
-        + (calibration.cluster_s if s.cluster > 1 else 0.0),
+        start=start + (calibration.cluster_s if s.cluster > 1 else 0.0),
         again=calibration.staying if s.backend is Backend.HOPPER else 1.0,
         scatter=scatter,
         raster=float(raster(s, slots)),
