@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -135,12 +136,18 @@ def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
 
 @pytest.fixture
 def driver(stub_driver: StubDriver) -> Iterator[StubDriver]:
-    """The fake driver as it is found by a process that has used no device."""
+    """The fake driver as it is found by a process that has used no device.
+
+    Cycles are collected between tests, not within one: a device that an earlier test left unloads its modules when it
+    goes, and its calls would be counted, or take the failure that was meant for another.
+    """
     import gpu_doubles
 
     stub_driver.reset()
     gpu_doubles.ExchangeTensor.stream, gpu_doubles.ExchangeTensor.allocated = 0, []
+    gc.disable()
     yield stub_driver
+    gc.enable()
     stub_driver.reset()
 
 
