@@ -19,7 +19,6 @@ from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
 from vortex.codegen.emission import Emission
 from vortex.codegen.object_cache import ObjectCache
-from vortex.codegen.prices import cost_object
 from vortex.hardware import HardwareSpec, spec_from
 from vortex.keys import makers
 from vortex.launcher import GemmKernel
@@ -65,7 +64,5 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
             every = [*tasks.measured, *tasks.rest, *nests]
             objects = emission.start(every).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
-        rates, table, cpu = selector.rates, selector.table, hardware.llvm_cpu
-        objects.append(cost_object(rates, table, manifest.lanes, cpu, folder / "costs.o"))
         binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started).read_bytes()
     return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))

@@ -49,15 +49,16 @@ def pricings(gemm: Any, shape: Any, threads: int) -> int:
     polymerize: Any = importlib.import_module("vortex.polymerize")
     regions: Any = importlib.import_module("vortex.regions")
     selector = gemm.manifest.selector()
-    one, alone, family = polymerize.plain(selector, shape, threads)
-    search = polymerize.polymerize(shape, threads, regions.Machine.of(selector), alone, one, family)
-    count, answer = 0, None
+    found = polymerize.plain(selector, shape, threads)
+    machine = regions.Machine.of(selector)
+    search = polymerize.polymerize(shape, threads, machine, found.alone, found.plan, found.family)
+    count, answers = 0, None
     while True:
         try:
-            request = search.send(answer)
+            requests = search.send(answers)
         except StopIteration:
             return count
-        count, answer = count + 1, polymerize.answered(selector, request)
+        count, answers = count + 1, polymerize.answered(selector, found, requests)
 
 
 def products(run: Any, name: str, count: int, seed: int) -> Iterator[Selection]:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from vortex.cost import NEVER, predict
 from vortex.plans import Family, Grid, LaunchPlan, Shape, split_grids, ways
-from vortex.polymerize import polymerize
+from vortex.polymerize import MOST_TRIED, Plain, polymerize
 from vortex.problem import Problem
 from vortex.regions import Answer, Machine, as_plan
-from vortex.selector import DEEP, MOST_PARTS, NEAR, SPLIT_GAIN, SPLIT_LOSS, WORTH, NumpyArithmetic, Selector, problem
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """What the Python selector picks: without regions, on one thread, and the family of both."""
-
-    plain: LaunchPlan
-    alone: LaunchPlan
-    family: Family
+from vortex.selector import (
+    DEEP,
+    MOST_PARTS,
+    SPLIT_GAIN,
+    SPLIT_LOSS,
+    WORTH,
+    NumpyArithmetic,
+    Selector,
+    most_near,
+    nearest,
+    problem,
+)
 
 
 class Many:
@@ -48,29 +50,31 @@ class Many:
             found.append(predict(ops, self.selector.float32_rates, self.selector.columns, calls).total)
         return np.concatenate(found)
 
-    def near(self) -> np.ndarray:
-        """`Selector.near` of every shape."""
+    def near(self, threads: np.ndarray) -> np.ndarray:
+        """`Selector.near` of every shape, each on so many threads."""
         total, dot = self.totals(np.arange(len(self.shapes)), Grid(1, 1), 1), self.selector.columns.dot
-        best = total.min(axis=1, keepdims=True)
-        return (dot[None] == dot[total.argmin(axis=1)][:, None]) & (total <= np.float32(NEAR) * best)
+        alike = dot[None] == dot[total.argmin(axis=1)][:, None]
+        total = np.where(alike, total, np.float32(NEVER))
+        found = np.zeros(total.shape, bool)
+        for count in set(threads.tolist()):
+            found[threads == count] = nearest(total[threads == count], most_near(count))
+        return found
+
+    def seconds(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> np.ndarray:
+        """`Selector.seconds` of some shapes, [shape, grid, strategy]."""
+        totals = np.stack([self.totals(places, grid, workers) for grid, workers in choice], axis=1)
+        return np.where(among[:, None], totals, np.float32(NEVER))
+
+    def quickest(self, seconds: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
+        return [self.selector.quickest(each, choice) for each in seconds]
 
     def least(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
-        strategies = self.selector.strategies
-        index, way = np.zeros(len(places), int), np.zeros(len(places), int)
-        seconds = np.full(len(places), np.inf, np.float32)
-        for at, (grid, workers) in enumerate(choice):
-            total = np.where(among, self.totals(places, grid, workers), np.float32(NEVER))
-            value, best = total.min(axis=1), total.argmin(axis=1)
-            better = value < seconds
-            index[better], way[better], seconds[better] = best[better], at, value[better]
-        return [
-            LaunchPlan(i, strategies[i], choice[at][0], float(value), choice[at][1])
-            for i, at, value in zip(index.tolist(), way.tolist(), seconds, strict=True)
-        ]
+        return self.quickest(self.seconds(places, among, choice), choice)
 
-    def families(self, near: np.ndarray) -> tuple[list[LaunchPlan], list[Family]]:
+    def families(self) -> tuple[list[LaunchPlan], list[Family]]:
         """The best plans on one thread, and the families that they and the cores of the machine decide."""
         rates, every = self.selector.rates, np.arange(len(self.shapes))
+        near = self.near(np.full(len(every), int(rates.cores)))
         alone = self.least(every, near, ways(1, 1))
         dot = self.selector.columns.dot[[plan.index for plan in alone]] > 0
         splits, cores = np.ones(len(every), int), int(rates.cores)
@@ -94,30 +98,34 @@ class Many:
         return alone, [Family(bool(d), int(s)) for d, s in zip(dot, splits, strict=True)]
 
 
-def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
+def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Plain]:
     """`polymerize.plain` of many shapes at once."""
     many = Many(selector, [shape for shape, _ in shapes])
-    near = many.near()
-    alone, families = many.families(near)
-    plain = list(alone)
+    near = many.near(np.array([threads for _, threads in shapes]))
+    alone, families = many.families()
+    on_one = nearest(many.seconds(np.arange(len(shapes)), near, ways(1, 1))[:, 0], MOST_TRIED)
+    found: dict[int, Plain] = {}
     asked = np.array([(count, family.splits) for (_, count), family in zip(shapes, families, strict=True)])
     for threads, splits in sorted(set(map(tuple, asked.tolist()))):
-        places = np.flatnonzero((asked == (threads, splits)).all(axis=1))
-        for place, plan in zip(places, many.least(places, near[places], ways(1, threads, splits)), strict=True):
-            plain[place] = plan
-    return [Mirrored(*found) for found in zip(plain, alone, families, strict=True)]
+        places, choice = np.flatnonzero((asked == (threads, splits)).all(axis=1)), ways(1, threads, splits)
+        seconds = many.seconds(places, near[places], choice)
+        tried = nearest(seconds.min(axis=1), MOST_TRIED)
+        for at, place in enumerate(places.tolist()):
+            plan = selector.quickest(seconds[at], choice)
+            found[place] = Plain(plan, alone[place], families[place], tried[at], on_one[place])
+    return [found[place] for place in range(len(shapes))]
 
 
-def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[Mirrored]) -> dict[int, LaunchPlan]:
+def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[Plain]) -> dict[int, LaunchPlan]:
     """`polymerize.select` of many shapes at once, where it finds regions: all searches are answered together."""
     machine = Machine.of(selector)
     running = {
-        place: polymerize(shape, threads, machine, plan.alone, plan.plain, plan.family)
+        place: polymerize(shape, threads, machine, plan.alone, plan.plan, plan.family)
         for place, ((shape, threads), plan) in enumerate(zip(shapes, plans, strict=True))
     }
     found: dict[int, LaunchPlan] = {}
-    dots = selector.columns.dot
-    answers: dict[int, Answer | None] = dict.fromkeys(running)
+    dots = selector.columns.dot > 0
+    answers: dict[int, list[Answer] | None] = dict.fromkeys(running)
     while answers:
         asked = {}
         for place, answer in answers.items():
@@ -126,11 +134,14 @@ def regions_of(selector: Selector, shapes: list[tuple[Shape, int]], plans: list[
             except StopIteration as done:
                 if done.value:
                     found[place] = as_plan(done.value, selector, shapes[place][1])
-        if not asked:
+        requests = [(place, request) for place, several in asked.items() for request in several]
+        if not requests:
             break
-        total = selector.totals([problem(r.shape, r.grid, r.cores, selector.rates, r.others) for r in asked.values()])
-        family = np.array([r.dot for r in asked.values()])[:, None]
-        total = np.where(dots[None] == family, total, np.float32(NEVER))
+        total = selector.totals([problem(r.shape, r.grid, r.cores, selector.rates, r.others) for _, r in requests])
+        among = np.stack([plans[place].among(dots, request) for place, request in requests])
+        total = np.where(among, total, np.float32(NEVER))
         index = total.argmin(axis=1)
-        answers = {place: Answer(int(index[row]), total[row, index[row]]) for row, place in enumerate(asked)}
+        answers = {place: [] for place in asked}
+        for row, (place, _) in enumerate(requests):
+            answers[place] += [Answer(int(index[row]), total[row, index[row]])]  # type: ignore[operator]  # never None
     return found

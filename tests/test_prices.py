@@ -27,7 +27,6 @@ def test_the_seconds_are_those_of_the_mirror(name: str, tmp_path: Path) -> None:
     spec = load_spec(name)
     wide = selector(spec, found(spec).strategies[::97])
     price = native(wide, spec.llvm_cpu, tmp_path / "costs.o")
-    assert price.object.is_file()
     rng = np.random.default_rng(2)
     extents = np.exp(rng.uniform(0, np.log(9000), (300, 3))).astype(int).tolist()
     kinds = rng.choice(list(OperandB), 300)

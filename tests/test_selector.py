@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mirrors import Mirrored, mirror, regions_of
+from mirrors import mirror, regions_of
 from priced import found
 
 from vortex.candidates import buffer_bytes
@@ -16,7 +16,7 @@ from vortex.hardware import HardwareSpec, spec_from
 from vortex.launcher import GemmKernel
 from vortex.operators import Gemm
 from vortex.plans import Grid, OperandB, Shape, flat, grids
-from vortex.polymerize import select
+from vortex.polymerize import Plain, select
 from vortex.regions import PATTERNS
 from vortex.specs import what_if
 
@@ -51,7 +51,7 @@ def shapes() -> list[tuple[Shape, int]]:
 
 
 @pytest.fixture(scope="module")
-def mirrored(gemm: GemmKernel, shapes: list[tuple[Shape, int]]) -> list[Mirrored]:
+def mirrored(gemm: GemmKernel, shapes: list[tuple[Shape, int]]) -> list[Plain]:
     return mirror(gemm.manifest.selector(), shapes)
 
 
@@ -59,22 +59,22 @@ def test_many_at_once_is_one_by_one(gemm: GemmKernel) -> None:
     deep = [(Shape(8, 8, 100_000), 2), (Shape(60, 70, 30_000, OperandB.TRANSPOSED), 3), (Shape(300, 200, 20_000), 1)]
     some, selector = [*random_shapes(300, 3), *deep], gemm.manifest.selector()
     plans, many = [selector.select(shape, threads) for shape, threads in some], mirror(selector, some)
-    assert [plan.plain for plan in many] == plans
+    assert [plan.plan for plan in many] == plans
     assert [plan.family for plan in many] == [selector.family(shape) for shape, _ in some]
     cut = regions_of(selector, some, many)
     assert [cut.get(at, plan) for at, plan in enumerate(plans)] == [select(selector, *asked) for asked in some]
 
 
 def test_the_mirror_picks_the_same_plan(
-    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Mirrored]
+    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Plain]
 ) -> None:
-    expected = [(plan.plain.index, plan.plain.grid) for plan in mirrored]
+    expected = [(plan.plan.index, plan.plan.grid) for plan in mirrored]
     different = [s for s, plan in zip(shapes, expected, strict=True) if gemm.native_choice(*s) != plan]
     assert not different, f"{len(different)} of {SHAPES} differ, the first {different[:3]}"
 
 
 def test_the_mirror_cuts_the_same_regions(
-    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Mirrored]
+    gemm: GemmKernel, shapes: list[tuple[Shape, int]], mirrored: list[Plain]
 ) -> None:
     cut = regions_of(gemm.manifest.selector(), shapes, mirrored)
     assert cut, "no shape is cut into regions: nothing is compared"

@@ -46,7 +46,7 @@ class TestChoice:
         if chosen.rates.cores < 2:
             pytest.skip(f"{name} has one core")
         plan = chosen.select(Shape(32, 32, 500_000), int(chosen.rates.cores))
-        whole = chosen.least(Shape(32, 32, 500_000), chosen.near(Shape(32, 32, 500_000)), [(Grid(1, 1), 1)]).seconds
+        whole = chosen.least(Shape(32, 32, 500_000), chosen.near(Shape(32, 32, 500_000), 1), [(Grid(1, 1), 1)]).seconds
         assert plan.grid.k > 1 and plan.seconds < 0.9 * whole
 
     @pytest.mark.parametrize("name", SPECS)
@@ -78,7 +78,7 @@ class TestChoice:
         for shape, family in zip(shapes, families, strict=True):
             if family.splits > 1:
                 alone = chosen.select(shape, 1).seconds
-                whole = chosen.least(shape, chosen.near(shape), [(Grid(1, 1), 1)]).seconds
+                whole = chosen.least(shape, chosen.near(shape, 1), [(Grid(1, 1), 1)]).seconds
                 assert alone <= 1.1 * whole * (1 + 1e-5)
 
     def test_one_core_never_splits(self) -> None:

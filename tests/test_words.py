@@ -344,7 +344,7 @@ def test_the_mirror_picks_the_same_plan(dtype: str) -> None:
         shape = shape_of(m, n, k, transpose_a=bool(rng.integers(2)), ldb=int(rng.integers(2)) * (n + k + 3), **kind)
         asked.append((shape, int(rng.choice([1, 2, 8]))))
     for (shape, threads), expected in zip(asked, mirror(gemm.manifest.selector(), asked), strict=True):
-        assert gemm.native_choice(shape, threads)[:2] == (expected.plain.index, expected.plain.grid), shape
+        assert gemm.native_choice(shape, threads)[:2] == (expected.plan.index, expected.plan.grid), shape
 
 
 @needs.a_compiler

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
 F32 = np.float32
 
 

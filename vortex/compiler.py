@@ -120,9 +120,7 @@ def compile(
     addition = conv_addition(selector, shapes, hardware, begins) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
     parts = replace(parts, quads=profile.quads)
-    binary = emit_library(
-        selector, [*objects, price.object], parts, hardware.llvm_cpu, folder, started, addition, cache
-    )
+    binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started, addition, cache)
     clock.lap("link")
     manifest = Manifest(
         operator=operator.name,

@@ -18,19 +18,22 @@ or columns is not cut: it lacks the micro-kernels of other last vectors. `runtim
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 
 import numpy as np
 
-from vortex.arithmetic import F32
+from vortex.arithmetic import F32, Mask
 from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Region, Shape, ways
 from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic
-from vortex.selector import Selector
+from vortex.selector import Selector, nearest
 
 DERIVATIONS = (
     (0, 0, True), (0, 0, False), (1, 1, False), (1, 0, False), (4, 2, False), (1, 1, True), (4, 1, False), (2, 1, True)
 )  # fmt: skip
 """How patterns II to IX refine an earlier one: (which, its region that is cut, whether by rows)."""
+SOUGHT = (2, 1, 3, 4, 5, 6, 7, 8)
+"""The order in which they are tried: of 59 products cut on two, four and eight threads, 58 are cut by columns."""
 MOST_REGIONS = 4
 LEAST = 16.0
 """A call is worth the search if it takes this many times the seconds of an empty one on several threads,"""
@@ -38,21 +41,27 @@ WASTE = 1.08
 """and the cores together this many times what its blocks would on their own."""
 GAIN = 0.95
 """Regions must take less than this share of the plain plan."""
-MOST_PRICED = 8
-"""How often strategies are priced for one call at most. With 24, none of every second product of the paper's suites on
-2 cores of a Zen 4, and of every fifth on 8 and 32, is predicted to take a hundredth less time."""
+MOST_CUTS = 2
+"""How many cuts are priced for one call at most. With 9, one of 179 products on two, four and eight threads is
+predicted to take less time, by half a percent."""
+MOST_TRIED = 4
+"""Strategies that a region may have: those that were quickest for the whole call on any of its grids. With all of them,
+7 of 160 products on one to eight threads are predicted to take less time, by 2.2 % at most; on four grids, as many as a
+cut may have, four are one vector of the native cost."""
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
-"""The grids that a region is priced on."""
+"""The grids that a region may be priced on."""
 LESS_LANES = 7
 """One in this many lanes must be empty for a residue to be looked at."""
 
 
-Search = Generator[Request, Answer, Polymer | None]
+Search = Generator[list[Request], list[Answer], Polymer | None]
+Rectangle = tuple[int, int, int, int]
+"""Row, column, rows, columns."""
 
 
-def residue(shape: Shape, alone: LaunchPlan, machine: Machine) -> Generator[Request, Answer, tuple[bool, int] | None]:
-    """Where one thread cuts lanes off for the dot family: whether along the rows of C, and how many stay; or None."""
+def residue(shape: Shape, alone: LaunchPlan, machine: Machine) -> tuple[bool, int] | None:
+    """Where lanes may be cut off for the dot family: whether along the rows of C, and how many stay; or None."""
     along_m = machine.swaps[alone.index] and shape.b is OperandB.TRANSPOSED
     extent = shape.m if along_m else shape.n
     rest = extent % machine.lanes
@@ -61,38 +70,41 @@ def residue(shape: Shape, alone: LaunchPlan, machine: Machine) -> Generator[Requ
         return None
     if (machine.lanes - rest) * LESS_LANES < whole + machine.lanes or F32(alone.seconds) < F32(LEAST) * machine.started:
         return None
-    parts = ((whole, shape.n), (rest, shape.n)) if along_m else ((shape.m, whole), (shape.m, rest))
-    outer = yield asked(shape, *parts[0], Grid(1, 1), 1, False)
-    dots = yield asked(shape, *parts[1], Grid(1, 1), 1, True)
-    together = F32(outer.seconds + dots.seconds) - machine.call
-    return (along_m, whole) if together < F32(GAIN) * F32(alone.seconds) else None
+    return along_m, whole
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A rectangle on a grid, while so many cores are at work."""
+
+    where: Rectangle
+    grid: Grid
+    cores: int
+
+
+@dataclass(frozen=True)
 class _Search:
-    """The state of one search: what is asked for is counted."""
+    shape: Shape
+    cores: int
+    machine: Machine
 
-    def __init__(self, shape: Shape, cores: int, machine: Machine) -> None:
-        self.shape, self.cores, self.machine, self.left = shape, cores, machine, MOST_PRICED
-
-    def region(
-        self, row: int, column: int, rows: int, columns: int, grid: Grid, dot: bool
-    ) -> Generator[Request, Answer, Region]:
-        """A region on a grid, by its best strategy while all cores are at work."""
-        self.left -= 1
-        found = yield asked(self.shape, rows, columns, grid, self.cores, dot)
-        task = F32(found.seconds - (self.machine.started if self.cores > 1 else self.machine.call))
-        return Region(row, column, rows, columns, grid, found.index, task)
-
-    def offers(
-        self, row: int, column: int, rows: int, columns: int, dot: bool, only: int = ALL
-    ) -> Generator[Request, Answer, list[Region]]:
-        """The region cut for all cores by rows, by columns, or left whole; or each of the three."""
-        grids = (Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1))
-        found = []
+    def offers(self, where: Rectangle, only: int = ALL) -> list[Offer]:
+        """The rectangle cut for all cores by rows, by columns, or left whole; or each of the three."""
+        grids, found = (Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1)), []
         for at in range(BY_ROWS if self.cores > 1 else WHOLE, len(grids)):
-            grid = grids[at]
+            grid, (_, _, rows, columns) = grids[at], where
             if only in (ALL, at) and rows >= grid.m and (grid.n == 1 or columns >= grid.n * self.machine.lanes):
-                found.append((yield from self.region(row, column, rows, columns, grid, dot)))
+                found.append(Offer(where, grid, self.cores))
+        return found
+
+    def regions(self, offers: list[Offer], dot: bool) -> Generator[list[Request], list[Answer], list[Region]]:
+        """Each by its best strategy; all are priced at once."""
+        asked_of = [asked(self.shape, *offer.where[2:], offer.grid, offer.cores, dot) for offer in offers]
+        answers = yield asked_of
+        found = []
+        for offer, answer in zip(offers, answers, strict=True):
+            start = self.machine.started if offer.cores > 1 else self.machine.call
+            found.append(Region(*offer.where, offer.grid, answer.index, F32(answer.seconds - start)))
         return found
 
     def best(self, kept: tuple[Region, ...], first: list[Region], second: list[Region], at: int) -> Mosaic:
@@ -124,24 +136,25 @@ class _Search:
         return [(x, at == 2) for at, x in enumerate(places) if 0 < x < extent and x not in places[:at]]
 
 
-def cut(region: Region, by_rows: bool, at: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-    """The two rectangles (row, column, rows, columns) of a region cut before its row or column `at`."""
+def cut(region: Region, by_rows: bool, at: int) -> tuple[Rectangle, Rectangle]:
+    """The two rectangles of a region cut before its row or column `at`."""
     row, column, rows, columns = region.row, region.column, region.rows, region.columns
     if by_rows:
         return (row, column, at, columns), (row + at, column, rows - at, columns)
     return (row, column, rows, at), (row, column + at, rows, columns - at)
 
 
-def mixed(shape: Shape, cores: int, machine: Machine, along_m: bool, whole: int) -> Search:
-    """The residue's regions on as many cores as there are: each on the grid that serves it best."""
+def mixed(shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, along_m: bool, whole: int) -> Search:
+    """The residue by dot products, if that gains on one thread; then each part on the grid that serves it best."""
     search = _Search(shape, cores, machine)
-    start = Region(0, 0, shape.m, shape.n, Grid(1, 1), 0, F32(0))
-    body, rest = cut(start, along_m, whole)
-    outer = yield from search.offers(*body, False)
-    dots = yield from search.offers(*rest, True)
-    found = search.best((), outer, dots, 0)
-    seconds = F32(found.load + (machine.started if cores > 1 else machine.call))
-    return Polymer(1 if along_m else 2, found.regions, seconds)
+    body, rest = cut(Region(0, 0, shape.m, shape.n, Grid(1, 1), 0, F32(0)), along_m, whole)
+    shared = cores > 1
+    outer = yield from search.regions([Offer(body, Grid(1, 1), 1), *(search.offers(body) if shared else ())], False)
+    dots = yield from search.regions([Offer(rest, Grid(1, 1), 1), *(search.offers(rest) if shared else ())], True)
+    if not F32(F32(outer[0].task + dots[0].task) + machine.call) < F32(GAIN) * F32(alone.seconds):
+        return None
+    found = search.best((), outer[shared:], dots[shared:], 0)
+    return Polymer(1 if along_m else 2, found.regions, F32(found.load + (machine.started if shared else machine.call)))
 
 
 def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Search:
@@ -150,25 +163,22 @@ def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Se
     task = F32(F32(plain.seconds) - (machine.started if plain.workers > 1 else machine.call))
     root = mosaic((Region(0, 0, shape.m, shape.n, grid, plain.index, task),), cores, machine)
     known: list[Mosaic | None] = [root] + [None] * len(DERIVATIONS)
-    search, best, pattern = _Search(shape, cores, machine), root, 0
+    search, best, pattern, left = _Search(shape, cores, machine), root, 0, MOST_CUTS
     limit = F32(GAIN) * F32(F32(plain.seconds) - machine.started)
-    for derived, (parent, at, by_rows) in enumerate(DERIVATIONS, 1):
+    for derived in SOUGHT:
+        parent, at, by_rows = DERIVATIONS[derived - 1]
         from_ = known[parent]
         if from_ is None or F32(from_.share * F32(WASTE)) >= best.load:
             continue
         for place, halves in search.cuts(from_.regions[at], by_rows):
             one, other = cut(from_.regions[at], by_rows, place)
             kept = (*from_.regions[:at], *from_.regions[at + 1 :])
-            if search.left < 4:
+            first = search.offers(one, WHOLE if halves else BY_ROWS if by_rows else BY_COLUMNS)
+            if not first or not left:
                 continue
-            first = yield from search.offers(*one, False, WHOLE if halves else BY_ROWS if by_rows else BY_COLUMNS)
-            if not first:
-                continue
-            least = mosaic((*kept[:at], *first, *kept[at:]), cores, machine)
-            if least.share >= best.load:
-                continue
-            second = yield from search.offers(*other, False, WHOLE if halves else ALL)
-            tried = search.best(kept, first, second, at)
+            left -= 1
+            parts = yield from search.regions([*first, *search.offers(other, WHOLE if halves else ALL)], False)
+            tried = search.best(kept, parts[:1], parts[1:], at)
             before = known[derived]
             if before is None or tried.load < before.load:
                 known[derived] = tried
@@ -185,39 +195,67 @@ def polymerize(
     """The regions that serve a call better than its `plain` plan, or None. `alone` is the best plan on one thread."""
     if family.splits > 1 or family.dot or cores > MOST_CORES:
         return None
-    where = yield from residue(shape, alone, machine)
+    where = residue(shape, alone, machine)
     if where is not None:
-        return (yield from mixed(shape, cores, machine, *where))
+        found = yield from mixed(shape, cores, machine, alone, *where)
+        if found is not None:
+            return found
     if cores < 2 or F32(plain.seconds) < F32(LEAST) * machine.started:
         return None
     return (yield from balance(shape, cores, machine, plain))
 
 
-def answered(selector: Selector, request: Request) -> Answer:
-    """The best strategy of a family for one region."""
-    total = np.asarray(selector.costs(request.shape, request.grid, request.cores, request.others).total)
-    total = np.where(selector.columns.dot == request.dot, total, F32(NEVER))
-    index = int(np.argmin(total))
-    return Answer(index, total[index])
-
-
-def plain(selector: Selector, shape: Shape, threads: int) -> tuple[LaunchPlan, LaunchPlan, Family]:
+@dataclass(frozen=True)
+class Plain:
     """The best plan of one micro-kernel, the best on one thread, and the family of both."""
-    near = selector.near(shape)
-    family = selector.family(shape, near)
-    alone = selector.least(shape, near, ways(1, 1))
-    return selector.least(shape, near, ways(shape.batch, threads, family.splits)), alone, family
+
+    plan: LaunchPlan
+    alone: LaunchPlan
+    family: Family
+    tried: Mask
+    """The strategies that regions may have,"""
+    on_one: Mask
+    """and those that decide on one thread whether a residue gains, whatever the number of threads."""
+
+    def among(self, dots: Mask, request: Request) -> Mask:
+        """Of which strategies a request asks for the best; `dots` are those of the dot family."""
+        return dots if request.dot else self.tried if request.cores > 1 else self.on_one
+
+
+def plain(selector: Selector, shape: Shape, threads: int) -> Plain:
+    near = selector.near(shape, threads)
+    family = selector.family(shape)
+    choice, first = ways(shape.batch, threads, family.splits), ways(1, 1)
+    seconds, on_one = selector.seconds(shape, near, choice), selector.seconds(shape, near, first)
+    return Plain(
+        selector.quickest(seconds, choice),
+        selector.quickest(on_one, first),
+        family,
+        nearest(seconds.min(axis=0), MOST_TRIED),
+        nearest(on_one[0], MOST_TRIED),
+    )
+
+
+def answered(selector: Selector, found: Plain, requests: list[Request]) -> list[Answer]:
+    """The best strategy for each of some regions."""
+    answers = []
+    for request in requests:
+        total = np.asarray(selector.costs(request.shape, request.grid, request.cores, request.others).total)
+        total = np.where(found.among(selector.columns.dot > 0, request), total, F32(NEVER))
+        index = int(np.argmin(total))
+        answers.append(Answer(index, total[index]))
+    return answers
 
 
 def select(selector: Selector, shape: Shape, threads: int) -> LaunchPlan:
     """The plan of least predicted time with regions among what is chosen from: the mirror of the native choice."""
-    one, alone, family = plain(selector, shape, threads)
+    found = plain(selector, shape, threads)
     if selector.words:
-        return one
-    search = polymerize(shape, threads, Machine.of(selector), alone, one, family)
+        return found.plan
+    search = polymerize(shape, threads, Machine.of(selector), found.alone, found.plan, found.family)
     try:
-        request = next(search)
+        requests = next(search)
         while True:
-            request = search.send(answered(selector, request))
+            requests = search.send(answered(selector, found, requests))
     except StopIteration as done:
-        return as_plan(done.value, selector, threads) if done.value else one
+        return as_plan(done.value, selector, threads) if done.value else found.plan

@@ -32,7 +32,8 @@ class Polymer:
 
 @dataclass(frozen=True)
 class Request:
-    """What a search asks: the best strategy for a region of this shape, while `cores` are at work on all regions."""
+    """What a search asks: the best strategy for a region of this shape, while `cores` are at work on all regions; of
+    the dot family, or of the other strategies that are tried."""
 
     shape: Shape
     grid: Grid

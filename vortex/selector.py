@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vortex.arithmetic import F32, Array, ArrayArithmetic
+from vortex.arithmetic import F32, Array, ArrayArithmetic, Mask
 from vortex.candidates import WHOLE, Strategy, registers_needed, takes_packed
 from vortex.cost import NEVER, Cost, predict
 from vortex.dtypes import WordFormat
@@ -125,16 +125,28 @@ DEEP = 16
 """A reduction is split only if it is this many times as long as each side of the output,"""
 MOST_PARTS = 1 << 22
 """and if the parts of all cores together have no more elements."""
-NEAR = 2.0
-"""On several threads only strategies are tried that on one take at most this many times what the best of them does. Of
-661 random shapes the best plan on two, four and eight threads was one of those, and on sixteen for all but two (0.9997
-of it in the mean)."""
+MOST_NEAR, FEW_NEAR, FEW_THREADS = 8, 5, 2
+"""On several threads as many strategies are tried as are quickest on one, fewer of them on few threads. Of 917 random
+products the best plan on two threads was by one of five for all but two, whose plan takes 1.015 of it at most; by one
+of eight on four threads for all but one, on eight for all but three, on sixteen for all but twelve (0.9993 in the
+mean). Three grids of five, or two of eight, are one vector of the native cost."""
 WORTH = 4.0
 """A split is looked for in calls of this many times the seconds of an empty one on several threads;"""
 SPLIT_GAIN = 0.95
 """it must take less than this share of the best unsplit plan on all cores,"""
 SPLIT_LOSS = 1.1
 """and on one thread no more than this many times what the call takes there unsplit."""
+
+
+def nearest(seconds: Array, most: int) -> Mask:
+    """True for so many strategies that take least, of those that take as long the earlier ones; strategies are last."""
+    found = np.zeros(seconds.shape, bool)
+    np.put_along_axis(found, np.argsort(seconds, axis=-1, kind="stable")[..., :most], True, axis=-1)
+    return found & (seconds < NEVER)
+
+
+def most_near(threads: int) -> int:
+    return FEW_NEAR if threads <= FEW_THREADS else MOST_NEAR
 
 
 @dataclass(frozen=True)
@@ -171,26 +183,25 @@ class Selector:
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
-        near = self.near(shape)
-        return self.least(shape, near, ways(shape.batch, threads, self.family(shape, near).splits))
+        return self.least(shape, self.near(shape, threads), ways(shape.batch, threads, self.family(shape).splits))
 
-    def near(self, shape: Shape) -> Array:
-        """1 for the strategies that are worth a look on several threads: those of the family that one thread decides
+    def near(self, shape: Shape, threads: int) -> Mask:
+        """True for the strategies that are worth a look on several threads: those of the family that one thread decides
         for, dot products or outer ones, and of them the quickest on it."""
         total = np.asarray(self.costs(shape, Grid(1, 1), 1).total)
         alike = self.columns.dot == self.columns.dot[int(np.argmin(total))]
-        return np.asarray(alike & (total <= F32(NEAR) * total.min()))
+        return nearest(np.where(alike, total, F32(NEVER)), most_near(threads))
 
-    def family(self, shape: Shape, near: Array | None = None) -> Family:
-        """Decided without the number of threads, so that a result has the same bits on any; `near` if it is known.
+    def family(self, shape: Shape) -> Family:
+        """Decided without the number of threads, so that a result has the same bits on any.
 
         One thread decides between dot products and outer ones; whether k is split, all cores of the machine that the
         library was built for.
         """
-        near = self.near(shape) if near is None else near
+        cores = int(self.rates.cores)
+        near = self.near(shape, cores)
         one = self.least(shape, near, ways(1, 1))
         dot, alone = bool(self.columns.dot[one.index]), F32(one.seconds)
-        cores = int(self.rates.cores)
         deep = shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * cores <= MOST_PARTS
         started = F32(self.rates.call + self.rates.thread_start)
         if shape.batch > 1 or cores < 2 or not deep or alone < F32(WORTH) * started:
@@ -201,13 +212,18 @@ class Selector:
         gains = F32(split.seconds) < F32(SPLIT_GAIN) * F32(whole.seconds)
         return Family(dot, split.grid.k if gains and F32(in_turn.seconds) <= F32(SPLIT_LOSS) * alone else 1)
 
-    def least(self, shape: Shape, among: Array, choice: Sequence[tuple[Grid, int]]) -> LaunchPlan:
-        """The plan that takes least of some strategies on some grids, each with the threads that share its tasks."""
-        best: LaunchPlan | None = None
-        for grid, workers in choice:
-            total = np.where(among, np.asarray(self.costs(shape, grid, workers).total), F32(NEVER))
-            index = int(np.argmin(total))
-            if best is None or total[index] < best.seconds:
-                best = LaunchPlan(index, self.strategies[index], grid, float(total[index]), workers)
-        assert best is not None
-        return best
+    def seconds(self, shape: Shape, among: Mask, choice: Sequence[tuple[Grid, int]]) -> Array:
+        """What some strategies take on some grids, each with the threads that share its tasks, [grid, strategy]; NEVER
+        of all others."""
+        totals = [np.asarray(self.costs(shape, grid, workers).total) for grid, workers in choice]
+        return np.where(among, np.stack(totals), F32(NEVER))
+
+    def least(self, shape: Shape, among: Mask, choice: Sequence[tuple[Grid, int]]) -> LaunchPlan:
+        """The plan that takes least of them."""
+        return self.quickest(self.seconds(shape, among, choice), choice)
+
+    def quickest(self, seconds: Array, choice: Sequence[tuple[Grid, int]]) -> LaunchPlan:
+        """The same of what they take."""
+        way, index = divmod(int(np.argmin(seconds)), len(self.strategies))
+        grid, workers = choice[way]
+        return LaunchPlan(index, self.strategies[index], grid, float(seconds[way, index]), workers)

@@ -34,13 +34,13 @@ from vortex.steps import PER
 
 SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "nest.c", "dot.c",
-    "held.c", "streamed.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "polymerize.c", "recall.c",
-    "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
+    "held.c", "streamed.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "ways.c", "polymerize.c",
+    "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "held.c", "dot.c", "batch.c",
-    "grouped.c", "select.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
+    "grouped.c", "select.c", "ways.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 
@@ -194,7 +194,7 @@ def emit_library(
     words = selector.words
     runtime = (WEIGHT_SOURCES if words.weights else WORD_SOURCES) if words else SOURCES
     sources = [RUNTIME / name for name in (*runtime, *addition.sources)]
-    sizes = f"VX_BLOCKS={blocks}", f"VX_PRICED={blocks * selector.lanes}"
+    sizes = f"VX_BLOCKS={blocks}", f"VX_LANES={selector.lanes}"
     defines = [*sizes, *(word_defines(words) if words else []), *addition.defines]
     headers = Path(tvm_ffi.libinfo.find_include_path())
     link(library, [*objects, more], [table, *sources], [headers], defines, cache)

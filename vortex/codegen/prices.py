@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import tvm_ffi
 
 from vortex.affinity import cpu_flags
 from vortex.arithmetic import Array
@@ -19,13 +18,7 @@ from vortex.rates import Rates
 from vortex.selector import Selector, SlopeTable
 
 LEVELS = (("x86-64-v4", "avx512vl"), ("x86-64-v3", "avx2"), ("x86-64", "sse2"))
-"""What LLVM calls processors, and a flag of all that are no less: for a cost that was compiled for another machine."""
-
-
-def cost_object(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, path: Path) -> Path:
-    """`vortex_costs` of these rates, compiled: what every library links."""
-    compile_object([costs(rates, table, lanes, llvm_cpu)], cpu_target(llvm_cpu), path, share=False)
-    return path
+"""What LLVM calls processors, and a flag of all that are no less: for the cost of another machine."""
 
 
 class Prices:
@@ -34,17 +27,15 @@ class Prices:
     def __init__(
         self, rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, measurable: bool, path: Path
     ) -> None:
-        """Where the device is not this machine (`measurable` is False), the `cost_object` at `path` is compiled once
-        more beside it, to be called here."""
+        """`vortex_costs` of these rates is compiled to the object `path`: for `llvm_cpu`, or for what this machine has
+        where the device is another (`measurable` is False)."""
         self.rates, self.lanes = rates, lanes
-        self.object = here = cost_object(rates, table, lanes, llvm_cpu, path)
         self._columns: tuple[Selector | None, Array] = None, np.empty(0, np.float32)
         self._slopes = np.ascontiguousarray(table.seconds, np.float32)
-        if not measurable:
-            level = next(level for level, flag in LEVELS if flag in cpu_flags())
-            here = cost_object(rates, table, lanes, level, path.with_name(f"here_{path.name}"))
+        here = llvm_cpu if measurable else next(level for level, flag in LEVELS if flag in cpu_flags())
+        compile_object([costs(rates, table, lanes, here)], cpu_target(here), path, share=False)
         library = path.with_suffix(".so")
-        link(library, [here], [RUNTIME / "prices.c"], [Path(tvm_ffi.libinfo.find_include_path())])
+        link(library, [path], [RUNTIME / "prices.c"])
         self._prices = ctypes.CDLL(str(library)).vx_prices
 
     def __call__(self, selector: Selector, asked: Sequence[Problem]) -> Array:

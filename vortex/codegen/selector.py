@@ -3,11 +3,11 @@
     vortex_costs(strategies, slopes, totals, blocks, <fields of cost.Problem>)
 
 fills `totals[strategy]` with predicted seconds, for so many blocks of strategies, each a row per field and a column per
-lane. Where a lane has a grid of its own,
+lane. Where a lane has a grid and a region of its own,
 
-    vortex_outer_ways(strategies, slopes, totals, blocks, order, grids, <the other fields of cost.Problem>)
+    vortex_outer_ways(strategies, slopes, totals, blocks, order, own, <the other fields of cost.Problem>)
 
-fills `totals[lane]`, `order[lane]` being its strategy and `grids` blocks of a row for each of `GRID`; `vortex_dot_ways`
+fills `totals[lane]`, `order[lane]` being its strategy and `own` blocks of a row for each of `OWN`; `vortex_dot_ways`
 that of the dot family, whatever the order. Every product is fenced: fused into an addition it would round once instead
 of twice, and the Python selector, which cannot fuse, would now and then choose otherwise.
 """
@@ -49,9 +49,9 @@ class Model:
 
 GEMM = Model("vortex_costs", Strategies, Problem, predict)
 WAYS = "vortex_outer_ways", "vortex_dot_ways"
-"""Native names of the two families' costs on grids of their own."""
-GRID = "grid_m", "grid_n", "splits", "active"
-"""Fields of a problem that every lane may have its own of."""
+"""Native names of the costs of the two families, every lane on a grid of its own."""
+OWN = "grid_m", "grid_n", "splits", "active", "m", "n", "others"
+"""Fields of a problem that every lane has its own of: its grid, and the region of the output that it is about."""
 
 
 class Term:
@@ -276,8 +276,8 @@ def costs(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, model: Mod
 
 def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_blocks: int, dot: bool) -> tirx.PrimFunc:
     """The cost of strategies in any order, each on a grid of its own; so many blocks of them are stored."""
-    order, grids = ("int32", lanes), ("float32", len(GRID) * lanes)
-    made = function(rates, table, lanes, llvm_cpu, len(FIELDS), stored_blocks, order=order, grids=grids)
+    order, own = ("int32", lanes), ("float32", len(OWN) * lanes)
+    made = function(rates, table, lanes, llvm_cpu, len(FIELDS), stored_blocks, order=order, own=own)
     ops, stored = made.ops, made.data["strategies"]
     first, one_vector = made.block * lanes, ops.wide and stored_blocks == 1
 
@@ -291,10 +291,10 @@ def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_bloc
 
     arguments = {name: tirx.Var(name, "float32") for name in (field.name for field in fields(Problem))}
     given: dict[str, Term] = {name: Term(variable) for name, variable in arguments.items()}
-    for place, name in enumerate(GRID):
-        at = (made.block * len(GRID) + place) * lanes + ops.lane
-        given[name] = ops.name(name, Term(made.data["grids"][at]))
-    problem, others = Problem(**given), [variable for name, variable in arguments.items() if name not in GRID]
+    for place, name in enumerate(OWN):
+        at = (made.block * len(OWN) + place) * lanes + ops.lane
+        given[name] = ops.name(name, Term(made.data["own"][at]))
+    problem, others = Problem(**given), [variable for name, variable in arguments.items() if name not in OWN]
     if dot:
         return made.of(WAYS[dot], predict_dot(ops, made.rates, problem), others)
     strategies = Strategies(**{name: strategy(place) for place, name in enumerate(FIELDS)})

@@ -8,26 +8,29 @@
 #define LEAST 16.0f
 #define WASTE 1.08f
 #define GAIN 0.95f
-#define MOST_PRICED 8
+#define MOST_CUTS 2
 #define MOST_CORES 64
 #define LESS_LANES 7
 #define PATTERNS 9
 #define CUTS 3
-enum { BY_ROWS, BY_COLUMNS, WHOLE, OFFERS, ALL = -1 }; /* the grids that a region is priced on */
+enum { BY_ROWS, BY_COLUMNS, WHOLE, OFFERS, ALL = -1 }; /* the grids that a region may be priced on */
 static const struct {
   int parent, region, by_rows;
 } derivations[PATTERNS - 1] = {{0, 0, 1}, {0, 0, 0}, {1, 1, 0}, {1, 0, 0}, {4, 2, 0}, {1, 1, 1}, {4, 1, 0}, {2, 1, 1}};
+static const int sought[PATTERNS - 1] = {2, 1, 3, 4, 5, 6, 7, 8};
 
-/* A polymer while it is searched for: what its fullest core is loaded with, and what all would be if none idled. */
+/* A polymer while it is searched for, and what its fullest core is loaded with. */
 typedef struct {
   int64_t count;
   vx_region regions[VX_REGIONS];
-  float load, share;
+  float load;
 } mosaic;
 
 typedef struct {
   const vx_question *question;
-  int64_t cores, left;
+  const vx_outset *outset;
+  int64_t cores;
+  vx_some tried, dots;
 } search;
 
 static atomic_int polymerizing = 1;
@@ -38,20 +41,21 @@ void vx_set_polymerizing(int on) {
 }
 
 /* The load of the fullest core when every task, long ones first, goes to the least loaded one. Cores loaded alike are a group. */
-static float maxmin(const mosaic *tried, int64_t cores) {
+static float maxmin(const vx_region *const *regions, int64_t regions_count, int64_t cores) {
   struct {
     int64_t cores;
     float load;
   } groups[2 * VX_REGIONS + 1] = {{cores, 0.0f}};
-  int count = 1, placed[VX_REGIONS] = {0};
+  const vx_region *order[VX_REGIONS];
+  int count = 1;
   float most = 0.0f;
-  for (int64_t step = 0; step < tried->count; step++) {
-    int next = -1;
-    for (int r = 0; r < tried->count; r++)
-      if (!placed[r] && (next < 0 || tried->regions[r].task > tried->regions[next].task)) next = r;
-    const vx_region *region = &tried->regions[next];
-    placed[next] = 1;
-    for (int64_t left = region->grid_m * region->grid_n, taken; left; left -= taken) {
+  for (int64_t r = 0; r < regions_count; r++) { /* of tasks that are as long the earlier ones first */
+    int64_t at = r;
+    for (; at > 0 && order[at - 1]->task < regions[r]->task; at--) order[at] = order[at - 1];
+    order[at] = regions[r];
+  }
+  for (int64_t r = 0; r < regions_count; r++)
+    for (int64_t left = order[r]->grid_m * order[r]->grid_n, taken; left; left -= taken) {
       int at = 0;
       for (int g = 1; g < count; g++)
         if (groups[g].load < groups[at].load) at = g;
@@ -62,9 +66,8 @@ static float maxmin(const mosaic *tried, int64_t cores) {
         groups[count].load = groups[at].load;
         at = count++;
       }
-      groups[at].load += region->task;
+      groups[at].load += order[r]->task;
     }
-  }
   for (int g = 0; g < count; g++)
     if (groups[g].load > most) most = groups[g].load;
   return most;
@@ -79,68 +82,72 @@ static float work(const vx_region *region) {
   return region->task * ((float)(region->rows * region->columns) / (float)(rows * columns));
 }
 
-static void weigh(mosaic *tried, int64_t cores) {
+/* What all cores would be loaded with if none idled. */
+static float share(const mosaic *tried, int64_t cores) {
   float total = 0.0f;
   for (int64_t r = 0; r < tried->count; r++) total += work(&tried->regions[r]);
-  tried->load = maxmin(tried, cores);
-  tried->share = total / (float)cores;
+  return total / (float)cores;
 }
 
-/* `first`, and `second` if there is one, in the place of region `at` of `from`. */
-static mosaic refined(const mosaic *from, int64_t at, const vx_region *first, const vx_region *second, int64_t cores) {
-  mosaic made = {0};
-  for (int64_t r = 0; r < from->count; r++) {
-    if (r != at) {
-      made.regions[made.count++] = from->regions[r];
-      continue;
-    }
-    made.regions[made.count++] = *first;
-    if (second) made.regions[made.count++] = *second;
+static vx_way way_of(const vx_call *call, const vx_region *region, int64_t cores) {
+  int64_t rows = region->rows, columns = region->columns, m = call->m, n = call->n, k = call->k;
+  float others = (float)(4 * (m * k + k * n + m * n - rows * k - k * columns - rows * columns));
+  return (vx_way){(float)region->grid_m, (float)region->grid_n, 1.0f, (float)cores, (float)rows, (float)columns, others};
+}
+
+/* Some regions, each by the best of some strategies while all cores are at work; the first by the best of `on_one` on one thread, if there are any. */
+static void price(const search *s, const vx_some *some, const vx_some *on_one, vx_region *regions, int64_t count) {
+  vx_answer best[1 + OFFERS];
+  vx_pricing p;
+  vx_begin(&p, s->question);
+  for (int64_t r = 0; r < count; r++) {
+    int alone = on_one && r == 0;
+    best[r].seconds = 2.0f * VX_NEVER;
+    vx_price(&p, alone ? on_one : some, way_of(s->question->call, &regions[r], alone ? 1 : s->cores), &best[r], 0);
   }
-  weigh(&made, cores);
-  return made;
+  vx_settle(&p);
+  for (int64_t r = 0; r < count; r++) {
+    regions[r].strategy = best[r].plan.strategy;
+    regions[r].task = best[r].seconds - (s->cores > 1 && !(on_one && r == 0) ? vx_least_parallel : vx_call_seconds);
+  }
 }
 
-static vx_answer priced(const vx_question *q, const vx_region *where, int64_t grid_m, int64_t grid_n, int64_t workers, int64_t dot) {
-  vx_call part = *q->call;
-  vx_question asked = *q;
-  int64_t m = part.m, n = part.n, k = part.k, rows = where->rows, columns = where->columns;
-  part.m = rows;
-  part.n = columns;
-  asked.call = &part;
-  asked.others = (float)(4 * (m * k + k * n + m * n - rows * k - k * columns - rows * columns));
-  return vx_price(&asked, dot, grid_m, grid_n, workers);
-}
-
-/* A region cut for all cores by rows, by columns, or left whole, by its best strategy while all cores are at work; or each of the three. */
-static int64_t offers(search *s, const vx_region *where, int64_t dot, int only, vx_region *found) {
+/* A region cut for all cores by rows, by columns, or left whole; or each of the three. */
+static int64_t offers(const search *s, const vx_region *where, int only, vx_region *found) {
   const int64_t grids[OFFERS][2] = {{s->cores, 1}, {1, s->cores}, {1, 1}};
   int64_t count = 0;
   for (int g = s->cores > 1 ? BY_ROWS : WHOLE; g < OFFERS; g++) {
     int64_t grid_m = grids[g][0], grid_n = grids[g][1];
     if (only != ALL && only != g) continue;
     if (where->rows < grid_m || (grid_n > 1 && where->columns < grid_n * vx_lanes)) continue;
-    s->left--;
-    vx_answer best = priced(s->question, where, grid_m, grid_n, s->cores, dot);
     found[count] = *where;
     found[count].grid_m = grid_m;
-    found[count].grid_n = grid_n;
-    found[count].strategy = best.plan.strategy;
-    found[count++].task = best.seconds - (s->cores > 1 ? vx_least_parallel : vx_call_seconds);
+    found[count++].grid_n = grid_n;
   }
   return count;
 }
 
-/* The pair of offers that fills the cores best in the place `at`. */
+/* The pair of offers that fills the cores best in the place of region `at`. */
 static mosaic best_pair(const mosaic *from, int64_t at, const vx_region *first, int64_t firsts, const vx_region *second, int64_t seconds,
                         int64_t cores) {
-  mosaic best = {.load = 3e38f};
+  const vx_region *regions[VX_REGIONS], *best[2] = {first, second};
+  mosaic made = {.count = from->count + 1, .load = 3e38f};
+  for (int64_t r = 0; r < from->count; r++) regions[r < at ? r : r + 1] = &from->regions[r];
   for (int64_t i = 0; i < firsts; i++)
     for (int64_t j = 0; j < seconds; j++) {
-      mosaic tried = refined(from, at, &first[i], &second[j], cores);
-      if (tried.load < best.load) best = tried;
+      regions[at] = &first[i];
+      regions[at + 1] = &second[j];
+      float load = maxmin(regions, made.count, cores);
+      if (load < made.load) {
+        made.load = load;
+        best[0] = &first[i];
+        best[1] = &second[j];
+      }
     }
-  return best;
+  regions[at] = best[0];
+  regions[at + 1] = best[1];
+  for (int64_t r = 0; r < made.count; r++) made.regions[r] = *regions[r];
+  return made;
 }
 
 static void cut(const vx_region *region, int by_rows, int64_t at, vx_region *first, vx_region *second) {
@@ -173,17 +180,14 @@ static void cuts(const search *s, const vx_region *region, int by_rows, int64_t 
   }
 }
 
-/* Where one thread cuts lanes off for the dot family: how many stay, and whether along the rows of C; 0 for nowhere. */
+/* Where lanes may be cut off for the dot family: how many stay, and whether along the rows of C; 0 for nowhere. */
 static int64_t residue(const vx_question *q, const vx_answer *alone, int *by_rows) {
   const vx_call *call = q->call;
   *by_rows = vx_strategies[alone->plan.strategy].swap && call->transpose_b;
   int64_t extent = *by_rows ? call->m : call->n, rest = extent % vx_lanes, whole = extent - rest;
   if (!rest || !whole || rest > vx_dot_widest || call->packed || call->transpose_a) return 0;
   if ((vx_lanes - rest) * LESS_LANES < whole + vx_lanes || alone->seconds < LEAST * vx_least_parallel) return 0;
-  vx_region all = {.rows = call->m, .columns = call->n}, body, tail;
-  cut(&all, *by_rows, whole, &body, &tail);
-  float together = priced(q, &body, 1, 1, 1, 0).seconds + priced(q, &tail, 1, 1, 1, 1).seconds - vx_call_seconds;
-  return together < GAIN * alone->seconds ? whole : 0;
+  return whole;
 }
 
 static void finish(const mosaic *found, int64_t pattern, float start, vx_polymer *polymer) {
@@ -193,44 +197,55 @@ static void finish(const mosaic *found, int64_t pattern, float start, vx_polymer
   for (int64_t r = 0; r < found->count; r++) polymer->regions[r] = found->regions[r];
 }
 
-static void mix(search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
+/* The residue by dot products, if that gains on one thread: then each part on the grid that serves it best, and 1. */
+static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
   const vx_call *call = s->question->call;
-  vx_region all = {.rows = call->m, .columns = call->n, .grid_m = 1, .grid_n = 1}, body, tail, outer[OFFERS], dots[OFFERS];
-  cut(&all, by_rows, whole, &body, &tail);
+  vx_region all = {.rows = call->m, .columns = call->n, .grid_m = 1, .grid_n = 1}, outer[1 + OFFERS], dots[1 + OFFERS];
+  int64_t shared = s->cores > 1, outers = 1, tails = 1;
+  vx_some on_one;
+  vx_nearest(s->outset->on_one, 0, VX_TRIED, &on_one);
+  cut(&all, by_rows, whole, &outer[0], &dots[0]);
+  if (shared) outers += offers(s, &outer[0], ALL, outer + 1);
+  if (shared) tails += offers(s, &dots[0], ALL, dots + 1);
+  price(s, &s->tried, &on_one, outer, outers);
+  price(s, &s->dots, &s->dots, dots, tails);
+  if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * s->outset->alone.seconds)) return 0;
   mosaic root = {.count = 1, .regions = {all}};
-  int64_t outers = offers(s, &body, 0, ALL, outer), tails = offers(s, &tail, 1, ALL, dots);
-  mosaic found = best_pair(&root, 0, outer, outers, dots, tails, s->cores);
-  finish(&found, by_rows ? 1 : 2, s->cores > 1 ? vx_least_parallel : vx_call_seconds, polymer);
+  mosaic found = best_pair(&root, 0, outer + shared, outers - shared, dots + shared, tails - shared, s->cores);
+  finish(&found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
+  return 1;
 }
 
 /* Branch and bound over patterns, cuts and strategies. */
-static void balance(search *s, const vx_answer *plain, vx_polymer *polymer) {
+static void balance(const search *s, vx_polymer *polymer) {
   const vx_call *call = s->question->call;
+  const vx_answer *plain = &s->outset->best;
   mosaic known[PATTERNS];
   for (int pattern = 0; pattern < PATTERNS; pattern++) known[pattern].count = 0; /* their regions are for later */
   known[0].count = 1;
   known[0].regions[0] = (vx_region){.rows = call->m, .columns = call->n, .strategy = plain->plan.strategy,
                                     .grid_m = plain->plan.grid_m, .grid_n = plain->plan.grid_n,
                                     .task = plain->seconds - (plain->plan.workers > 1 ? vx_least_parallel : vx_call_seconds)};
-  weigh(&known[0], s->cores);
-  int64_t pattern = 0, best = 0; /* of the least load so far */
-  for (int derived = 1; derived < PATTERNS; derived++) {
+  const vx_region *whole = &known[0].regions[0];
+  known[0].load = maxmin(&whole, 1, s->cores);
+  int64_t pattern = 0, best = 0, left = MOST_CUTS; /* `best` is of the least load so far */
+  for (int next = 0; next < PATTERNS - 1 && left; next++) {
+    int derived = sought[next];
     const mosaic *from = &known[derivations[derived - 1].parent];
     int64_t at = derivations[derived - 1].region, places[CUTS];
     int by_rows = derivations[derived - 1].by_rows;
-    if (!from->count || from->share * WASTE >= known[best].load) continue;
+    if (!from->count || share(from, s->cores) * WASTE >= known[best].load) continue;
     cuts(s, &from->regions[at], by_rows, places);
-    for (int i = 0; i < CUTS; i++) {
-      vx_region one, other, first[OFFERS], second[OFFERS];
+    for (int i = 0; i < CUTS && left; i++) {
+      vx_region one, other, parts[1 + OFFERS];
       int halves = i == CUTS - 1;
-      if (!places[i] || s->left < 1 + OFFERS) continue;
+      if (!places[i]) continue;
       cut(&from->regions[at], by_rows, places[i], &one, &other);
-      int64_t firsts = offers(s, &one, 0, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, first);
-      if (!firsts) continue;
-      mosaic least = refined(from, at, first, NULL, s->cores);
-      if (least.share >= known[best].load) continue;
-      int64_t seconds = offers(s, &other, 0, halves ? WHOLE : ALL, second);
-      mosaic tried = best_pair(from, at, first, firsts, second, seconds, s->cores);
+      if (!offers(s, &one, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, parts)) continue;
+      int64_t seconds = offers(s, &other, halves ? WHOLE : ALL, parts + 1);
+      left--;
+      price(s, &s->tried, NULL, parts, 1 + seconds);
+      mosaic tried = best_pair(from, at, parts, 1, parts + 1, seconds, s->cores);
       if (!known[derived].count || tried.load < known[derived].load) {
         known[derived] = tried;
         if (tried.load < known[best].load) best = pattern = derived;
@@ -242,18 +257,23 @@ static void balance(search *s, const vx_answer *plain, vx_polymer *polymer) {
 
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   vx_question q = vx_ask(call, 1, 1, 1);
-  vx_answer alone, plain = vx_answer_of(&q, threads, &alone);
+  vx_outset found;
+  vx_answer_of(&q, threads, &found);
+  const vx_plan plain = found.best.plan;
   polymer->count = 0;
-  if (alone.seconds < LEAST * vx_least_parallel || !vx_may_cut() || !atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain.plan;
-  if (vx_strategies[plain.plan.strategy].dot || plain.plan.splits > 1 || threads > MOST_CORES) return plain.plan;
-  search s = {&q, threads, MOST_PRICED};
+  if (found.alone.seconds < LEAST * vx_least_parallel || !vx_may_cut()) return plain;
+  if (!atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain;
+  if (vx_strategies[plain.strategy].dot || plain.splits > 1 || threads > MOST_CORES) return plain;
   int by_rows;
-  int64_t whole = residue(&q, &alone, &by_rows);
-  if (whole)
-    mix(&s, by_rows, whole, polymer);
-  else if (threads > 1 && plain.seconds >= LEAST * vx_least_parallel)
-    balance(&s, &plain, polymer);
-  return plain.plan;
+  int64_t whole = residue(&q, &found.alone, &by_rows);
+  int balances = threads > 1 && found.best.seconds >= LEAST * vx_least_parallel;
+  if (!whole && !balances) return plain;
+  search s = {&q, &found, threads};
+  if (threads > 1) vx_nearest(found.least, 0, VX_TRIED, &s.tried);
+  s.dots.count = 1;
+  while (s.dots.strategies[0] < vx_strategy_count - 1 && !vx_strategies[s.dots.strategies[0]].dot) s.dots.strategies[0]++;
+  if (!(whole && mix(&s, by_rows, whole, polymer)) && balances) balance(&s, polymer);
+  return plain;
 }
 
 int vx_run(const vx_call *call) {

@@ -1,5 +1,11 @@
 /* The cost of many calls, for the analyzer, which chooses what a library keeps. */
-#include "vortex_runtime.h"
+#include <stdint.h>
+
+/* Compiled from the cost model: predicted seconds of blocks of strategies, a vector of them each. */
+void vortex_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float m, float n, float k, float a_is_col,
+                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float drift_a,
+                  float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
+                  float items_a, float items_b, float others);
 
 /* totals[call][strategy]; a call has the fields of `problem.Problem`. */
 void vx_prices(const float *columns, const float *slopes, const float *calls, float *totals, int64_t blocks, int64_t lanes, int64_t count) {

@@ -3,135 +3,65 @@
 #include "integers.h"
 #include "streams.h"
 
+#include <string.h>
 #include <time.h>
 
 /* Of selector.py, where they are explained. */
 #define DEEP 16
 #define MOST_PARTS (1 << 22)
-#define NEAR 2.0f
 #define WORTH 4.0f
 #define SPLIT_GAIN 0.95f
 #define SPLIT_LOSS 1.1f
+#define FEW_NEAR 5
+#define FEW_THREADS 2
 
-static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, 3e38f};
+static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, VX_NEVER};
 
-/* Seconds of every strategy on one grid. */
-static void price(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t workers, float *totals) {
-  const vx_call *call = q->call;
-  vortex_costs(vx_columns, vx_slopes, totals, VX_BLOCKS, (float)call->m, (float)call->n, (float)vx_depth(call->k), (float)call->transpose_a,
-               q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
-               (float)grid_m, (float)grid_n, 1.0f, (float)workers, (float)q->batch, q->items_a,
-               q->items_b, q->others);
-}
-
-vx_answer vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t workers) {
-  float totals[VX_PRICED];
-  vx_answer best = NOTHING;
-  price(q, grid_m, grid_n, workers, totals);
-  for (int64_t s = 0; s < vx_strategy_count; s++)
-    if (totals[s] < best.seconds && vx_strategies[s].dot == dot) best = (vx_answer){{s, grid_m, grid_n, 1, workers}, totals[s]};
-  return best;
-}
-
-/* Strategies that are worth a look on several threads, and the best of them on one. */
-typedef struct {
-  vx_answer alone;
-  int64_t count;
-  int32_t near[VX_PRICED + 1];
-} candidates;
-
-static void look(const vx_question *q, candidates *found) {
-  float totals[VX_PRICED];
-  vx_answer best = NOTHING;
-  price(q, 1, 1, 1, totals);
-  for (int64_t s = 0; s < vx_strategy_count; s++)
-    if (totals[s] < best.seconds) best.seconds = totals[best.plan.strategy = s];
-  float most = NEAR * best.seconds;
-  int64_t dot = vx_strategies[best.plan.strategy].dot;
-  found->alone = best;
+void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found) {
+  uint64_t keys[VX_PRICED], last = 0; /* in the order of seconds, which are positive, then of strategies */
+  int64_t able = 0;
+  for (int64_t s = 0; s < vx_strategy_count; s++) {
+    int serves = (seconds[s] < VX_NEVER) & (vx_strategies[s].dot == dot);
+    uint32_t bits;
+    memcpy(&bits, &seconds[s], sizeof bits);
+    keys[s] = serves ? (uint64_t)bits << 32 | (uint64_t)s : UINT64_MAX;
+    able += serves;
+  }
+  for (int64_t i = 0; i < most && able > most; i++) {
+    uint64_t next = UINT64_MAX;
+    for (int64_t s = 0; s < vx_strategy_count; s++) {
+      uint64_t later = keys[s] > last ? keys[s] : UINT64_MAX;
+      next = later < next ? later : next;
+    }
+    last = next;
+  }
+  if (able <= most) last = UINT64_MAX - 1;
   found->count = 0;
-  for (int64_t s = 0; s < vx_strategy_count; s++) { /* no branch could be foretold */
-    found->near[found->count] = (int32_t)s;
-    found->count += (totals[s] <= most) & (vx_strategies[s].dot == dot);
+  for (int32_t s = 0; s < vx_strategy_count && found->count < most; s++) { /* no branch could be foretold */
+    found->strategies[found->count] = s;
+    found->count += keys[s] <= last;
   }
 }
 
-/* Strategies and grids that wait until they fill a vector of the cost, and the best plan of those before. */
-typedef struct {
-  const vx_question *q;
-  vx_answer best;
-  int64_t count;
-  _Alignas(64) int32_t order[VX_PRICED];
-  _Alignas(64) float grids[4 * VX_PRICED];
-} pricing;
-
-static void begin(pricing *p, const vx_question *q, const vx_answer *best) {
-  p->q = q;
-  p->best = *best;
-  p->count = 0;
+/* What all strategies take on one thread, and the best of them. */
+static void look(const vx_question *q, vx_outset *found) {
+  vx_answer best = NOTHING;
+  vx_price_all(q, found->on_one);
+  for (int64_t s = 0; s < vx_strategy_count; s++)
+    if (found->on_one[s] < best.seconds) best.seconds = found->on_one[best.plan.strategy = s];
+  found->alone = found->best = best;
 }
 
-/* Seconds of those that wait. */
-static void price_waiting(pricing *p, float *totals) {
-  const vx_question *q = p->q;
-  const vx_call *call = q->call;
-  for (int64_t lane = p->count; lane < vx_lanes; lane++) { /* whatever: nobody looks */
-    p->order[lane] = 0;
-    for (int64_t field = 0; field < 4; field++) p->grids[field * vx_lanes + lane] = 1.0f;
-  }
-  vx_ways *costs = vx_strategies[p->order[0]].dot ? vortex_dot_ways : vortex_outer_ways; /* all are of one family */
-  costs(vx_columns, vx_slopes, totals, 1, p->order, p->grids, (float)call->m, (float)call->n, (float)vx_depth(call->k),
-        (float)call->transpose_a, q->plain, q->transposed, (float)call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
-        (float)q->batch, q->items_a, q->items_b, q->others);
+/* The strategies that are worth a look on so many threads, and what they take on one. */
+static void approach(vx_outset *found, int64_t threads) {
+  vx_nearest(found->on_one, vx_strategies[found->alone.plan.strategy].dot, threads <= FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
+  memcpy(found->least, found->on_one, sizeof found->least);
 }
 
-/* Keep the first of some lanes that takes less than the best plan so far. */
-static void keep(pricing *p, const float *totals, int64_t from, int64_t end) {
-  int64_t best = -1;
-  float least = p->best.seconds;
-  for (int64_t lane = from; lane < end; lane++)
-    if (totals[lane] < least) least = totals[best = lane];
-  if (best < 0) return;
-  const float *grid = p->grids + best;
-  vx_plan plan = {p->order[best], (int64_t)grid[0], (int64_t)grid[vx_lanes], (int64_t)grid[2 * vx_lanes], (int64_t)grid[3 * vx_lanes]};
-  p->best = (vx_answer){plan, least};
-}
-
-static void keep_waiting(pricing *p) {
-  _Alignas(64) float totals[VX_PRICED];
-  if (!p->count) return;
-  price_waiting(p, totals);
-  keep(p, totals, 0, p->count);
-  p->count = 0;
-}
-
-static void add(pricing *p, int32_t strategy, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t workers) {
-  int64_t lane = p->count++;
-  p->order[lane] = strategy;
-  p->grids[lane] = (float)grid_m;
-  p->grids[vx_lanes + lane] = (float)grid_n;
-  p->grids[2 * vx_lanes + lane] = (float)splits;
-  p->grids[3 * vx_lanes + lane] = (float)workers;
-}
-
-static void try_grid(pricing *p, const candidates *found, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads) {
-  int64_t tasks = p->q->batch * grid_m * grid_n * splits, workers = tasks < threads ? tasks : threads;
-  for (int64_t i = 0; i < found->count; i++) {
-    add(p, found->near[i], grid_m, grid_n, splits, workers);
-    if (p->count == vx_lanes) keep_waiting(p);
-  }
-}
-
-/* The grids after the first. */
-static void try_more_grids(pricing *p, const candidates *found, int64_t splits, int64_t threads) {
+/* All grids after the first. */
+static void spread(vx_pricing *p, const vx_some *near, int64_t splits, int64_t threads, vx_answer *best, float *least) {
   int64_t count = threads, columns = 0;
-  while (next_grid(&count, &columns)) try_grid(p, found, count / columns, columns, splits, threads);
-}
-
-/* The best plan so far, none waiting any more. */
-static vx_answer best_of(pricing *p) {
-  keep_waiting(p);
-  return p->best;
+  while (next_grid(&count, &columns)) vx_price(p, near, vx_whole(p->q, count / columns, columns, splits, threads), best, least);
 }
 
 /* Whether k may be cut into parts at all. */
@@ -141,23 +71,23 @@ static int deep(const vx_question *q) {
   return q->batch == 1 && vx_cores > 1 && call->k / DEEP >= longer && (double)call->m * call->n * vx_cores <= MOST_PARTS;
 }
 
-/* How many; decided for all cores of the machine, so that a result has the same bits on any number of threads. */
-static int64_t parts(const vx_question *q, const candidates *found) {
-  if (!deep(q)) return 1;
-  if (found->alone.seconds < WORTH * vx_least_parallel) return 1;
-  pricing p;
-  begin(&p, q, &found->alone);
-  try_more_grids(&p, found, 1, vx_cores);
-  float whole = best_of(&p).seconds;
-  begin(&p, q, &NOTHING);
+/* How many; decided for all cores of the machine, so that a result has the same bits on any number of threads. `found` is left with what is near
+ * on as many, and the best plan of those that do not cut k. */
+static int64_t parts(const vx_question *q, vx_outset *found) {
+  vx_answer split = NOTHING, in_turn = NOTHING;
+  vx_pricing p;
+  vx_begin(&p, q);
+  approach(found, vx_cores);
+  spread(&p, &found->near, 1, vx_cores, &found->best, found->least);
   for (int64_t splits = 2; splits <= vx_cores; splits++)
     for (int64_t columns = 1; vx_cores % splits == 0 && columns <= vx_cores / splits; columns++)
-      if (vx_cores / splits % columns == 0) try_grid(&p, found, vx_cores / splits / columns, columns, splits, vx_cores);
-  vx_answer split = best_of(&p);
-  if (!(split.seconds < SPLIT_GAIN * whole)) return 1;
-  begin(&p, q, &NOTHING);
-  try_grid(&p, found, 1, 1, split.plan.splits, 1);
-  return best_of(&p).seconds <= SPLIT_LOSS * found->alone.seconds ? split.plan.splits : 1;
+      if (vx_cores / splits % columns == 0)
+        vx_price(&p, &found->near, vx_whole(q, vx_cores / splits / columns, columns, splits, vx_cores), &split, 0);
+  vx_settle(&p);
+  if (!(split.seconds < SPLIT_GAIN * found->best.seconds)) return 1;
+  vx_price(&p, &found->near, vx_whole(q, 1, 1, split.plan.splits, 1), &in_turn, 0);
+  vx_settle(&p);
+  return in_turn.seconds <= SPLIT_LOSS * found->alone.seconds ? split.plan.splits : 1;
 }
 
 static int64_t in_words(int64_t stride) {
@@ -178,52 +108,53 @@ vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t 
                        (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
                        (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
                        (float)drift(in_words(call->lda) * 4, vx_l1_span),
-                       (float)drift(in_words(call->ldb) * 4, vx_l1_span),
-                       0.0f};
+                       (float)drift(in_words(call->ldb) * 4, vx_l1_span)};
 }
 
 /* A packed B leaves few strategies. Where one vector has room for all of them, alone and on the grids of two threads, they are priced at once:
  * the same answer, or 0 for none. */
-static int at_once(const vx_question *q, int64_t threads, vx_answer *alone, vx_answer *best) {
-  _Alignas(64) float totals[VX_PRICED];
-  int64_t few = vx_packed_count;
-  if (!q->call->packed || few * 3 > vx_lanes || threads != 2 || q->batch > 1 || deep(q)) return 0;
-  pricing p;
-  begin(&p, q, &NOTHING);
-  for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 1, 1, 1, 1);
-  for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 2, 1, 1, 2);
-  for (int64_t i = 0; i < few; i++) add(&p, vx_packed_strategies[i], 1, 2, 1, 2);
-  price_waiting(&p, totals);
-  keep(&p, totals, 0, few);
-  *alone = p.best;
-  if (alone->seconds > vx_least_parallel) {
-    for (int64_t lane = few; lane < p.count; lane++)
-      if (totals[lane % few] > NEAR * alone->seconds) totals[lane] = NOTHING.seconds;
-    keep(&p, totals, few, p.count);
-  }
-  *best = p.best;
+static int at_once(const vx_question *q, int64_t threads, vx_outset *found) {
+  if (!q->call->packed || vx_packed_count * 3 > VX_LANES || threads != 2 || q->batch > 1 || deep(q)) return 0;
+  vx_pricing p;
+  vx_begin(&p, q);
+  found->near.count = vx_packed_count;
+  for (int64_t i = 0; i < vx_packed_count; i++) found->near.strategies[i] = vx_packed_strategies[i];
+  for (int64_t s = 0; s < VX_PRICED; s++) found->on_one[s] = found->least[s] = VX_NEVER;
+  found->alone = found->best = NOTHING;
+  vx_price(&p, &found->near, vx_whole(q, 1, 1, 1, 1), &found->alone, found->on_one);
+  spread(&p, &found->near, 1, 2, &found->best, found->least);
+  vx_settle(&p);
+  for (int64_t s = 0; s < VX_PRICED; s++)
+    if (found->on_one[s] < found->least[s]) found->least[s] = found->on_one[s];
+  if (found->alone.seconds <= vx_least_parallel || found->alone.seconds <= found->best.seconds) found->best = found->alone;
   return 1;
 }
 
-vx_answer vx_answer_of(const vx_question *q, int64_t threads, vx_answer *alone) {
-  vx_answer best;
-  if (at_once(q, threads, alone, &best)) return best;
-  candidates found;
-  look(q, &found); /* one thread decides the family, for the same reason */
-  *alone = found.alone;
-  if (alone->seconds <= vx_least_parallel) return *alone; /* no call on several threads is shorter than their start */
-  int64_t splits = parts(q, &found);
-  pricing p;
-  begin(&p, q, splits > 1 ? &NOTHING : alone);
-  if (splits > 1 || (q->batch > 1 && threads > 1)) try_grid(&p, &found, 1, 1, splits, threads);
-  try_more_grids(&p, &found, splits, threads);
-  return best_of(&p);
+void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
+  if (at_once(q, threads, found)) return;
+  look(q, found); /* one thread decides the family, for the same reason */
+  if (found->alone.seconds <= vx_least_parallel) return; /* no call on several threads is shorter than their start */
+  if (threads == 1 && !deep(q)) return;
+  int64_t splits = 1;
+  if (deep(q) && found->alone.seconds >= WORTH * vx_least_parallel) {
+    splits = parts(q, found);
+    if (splits == 1 && threads == vx_cores) return;
+    found->best = splits > 1 ? NOTHING : found->alone;
+  }
+  approach(found, threads);
+  vx_pricing p;
+  vx_begin(&p, q);
+  if (splits > 1 || (q->batch > 1 && threads > 1))
+    vx_price(&p, &found->near, vx_whole(q, 1, 1, splits, threads), &found->best, found->least);
+  spread(&p, &found->near, splits, threads, &found->best, found->least);
+  vx_settle(&p);
 }
 
 vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
   vx_question q = vx_ask(call, batch, items_a, items_b);
-  vx_answer alone;
-  return vx_answer_of(&q, threads, &alone).plan;
+  vx_outset found;
+  vx_answer_of(&q, threads, &found);
+  return found.best.plan;
 }
 
 int vx_serves(const vx_call *call, int64_t strategy) {

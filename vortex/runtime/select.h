@@ -4,11 +4,17 @@
 
 #include "vortex_runtime.h"
 
-/* All that the cost of a plan depends on beside its grid. `others` are bytes of operands that other regions of the call touch. */
+#define VX_NEAR 8      /* `MOST_NEAR` of selector.py, */
+#define VX_TRIED 4     /* `MOST_TRIED` of polymerize.py, */
+#define VX_FIELDS 7    /* `OWN` of codegen/selector.py */
+#define VX_NEVER 1e30f /* `NEVER` of cost.py */
+#define VX_PRICED (VX_BLOCKS * VX_LANES)
+
+/* All that the cost of a plan depends on beside what a `vx_way` has. */
 typedef struct {
   const vx_call *call;
   int64_t batch;
-  float items_a, items_b, plain, transposed, spacing_a, spacing_b, drift_a, drift_b, others;
+  float items_a, items_b, plain, transposed, spacing_a, spacing_b, drift_a, drift_b;
 } vx_question;
 
 typedef struct {
@@ -16,10 +22,60 @@ typedef struct {
   float seconds;
 } vx_answer;
 
+typedef struct {
+  int64_t count;
+  int32_t strategies[VX_NEAR];
+} vx_some;
+
+/* A grid, the threads that share its tasks, and the region of the output that it cuts; `others` are bytes of operands that other regions of
+ * the call touch. */
+typedef struct {
+  float grid_m, grid_n, splits, workers, m, n, others;
+} vx_way;
+
+/* What is known of a call before regions are sought. */
+typedef struct {
+  vx_answer alone, best; /* on one thread, and on as many as are asked for */
+  float on_one[VX_PRICED]; /* seconds by strategy */
+  /* Of several threads: the strategies that were tried, and seconds on the best grid of each. */
+  vx_some near;
+  float least[VX_PRICED];
+} vx_outset;
+
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
-/* The first strategy of a family, `dot` products or all others, that takes least on a grid while `workers` are at work. */
-vx_answer vx_price(const vx_question *q, int64_t dot, int64_t grid_m, int64_t grid_n, int64_t workers);
-/* The best plain plan, and in `alone` the best on one thread. */
-vx_answer vx_answer_of(const vx_question *q, int64_t threads, vx_answer *alone);
+void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found);
+/* So many strategies that take least, of `dot` products or of all others. */
+void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found);
+
+/* ways.c. The whole output on a grid. */
+vx_way vx_whole(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads);
+/* Seconds of every strategy on one thread. */
+void vx_price_all(const vx_question *q, float *totals);
+
+/* A few ways wait for each other until they fill a vector; or one of more strategies than that. */
+#define VX_ROOM (VX_LANES > VX_NEAR ? VX_LANES : VX_NEAR)
+
+/* The lanes of a way. The best of them becomes `to`, if it takes less than what is there, and the seconds of each go to `by_strategy`, if
+ * there is one and they are less. */
+typedef struct {
+  int64_t first, count;
+  vx_answer *to;
+  float *by_strategy;
+} vx_waiting;
+
+/* All that waits at the same time is of one family. */
+typedef struct {
+  const vx_question *q;
+  int64_t groups, lanes;
+  vx_waiting waiting[VX_ROOM];
+  _Alignas(64) int32_t order[VX_ROOM];
+  _Alignas(64) float own[VX_FIELDS * VX_ROOM];
+} vx_pricing;
+
+void vx_begin(vx_pricing *p, const vx_question *q);
+/* Price a way, now or with those that follow; */
+void vx_price(vx_pricing *p, const vx_some *some, vx_way way, vx_answer *to, float *by_strategy);
+/* and all that wait. */
+void vx_settle(vx_pricing *p);
 
 #endif

@@ -266,16 +266,11 @@ extern const float vx_columns[], vx_slopes[];
 extern const int32_t vx_packed_strategies[]; /* that take a packed B */
 extern const int64_t vx_packed_count;
 
-/* Compiled from the cost model: predicted seconds of every strategy, VX_BLOCKS vectors of them with those that fill the last one. */
-void vortex_costs(const float *strategies, const float *slopes, float *totals, int32_t blocks, float m, float n, float k, float a_is_col,
-                  float plain, float transposed, float prepacked, float spacing_a, float spacing_b, float drift_a,
-                  float drift_b, float grid_m, float grid_n, float splits, float active, float batch,
-                  float items_a, float items_b, float others);
-/* The same of the strategies that `order` names, vx_lanes to a block, on grids of their own: the rows of a block are grid_m, grid_n, splits,
- * active. */
-typedef void vx_ways(const float *strategies, const float *slopes, float *totals, int32_t blocks, const int32_t *order, const float *grids,
-                     float m, float n, float k, float a_is_col, float plain, float transposed, float prepacked, float spacing_a,
-                     float spacing_b, float drift_a, float drift_b, float batch, float items_a, float items_b, float others);
+/* Compiled from the cost model: predicted seconds of the strategies that `order` names, each lane on a grid and a region of its own: the rows of
+ * a block of `own` are grid_m, grid_n, splits, active, m, n, others. */
+typedef void vx_ways(const float *strategies, const float *slopes, float *totals, int32_t blocks, const int32_t *order, const float *own,
+                     float k, float a_is_col, float plain, float transposed, float prepacked, float spacing_a, float spacing_b,
+                     float drift_a, float drift_b, float batch, float items_a, float items_b);
 /* Of outer products, and of dot products, whose order is nothing to them. */
 vx_ways vortex_outer_ways, vortex_dot_ways;
 
