@@ -167,59 +167,67 @@ def test_any_regions_give_the_bits_of_one(gemm: GemmKernel, b_is: OperandB, a_is
     assert done > 20
 
 
-def cut_calls(gemm: GemmKernel) -> Iterator[tuple[int, int, int]]:
-    """Shapes whose weights lie as [n, k] and whose few rows leave lanes empty: the selector cuts their residue off."""
-    for m, n, k in itertools.product((17, 18, 33, 34, 9, 10), (768, 2304), (768, 1024)):
-        if gemm.plan(m, n, k, transpose_b=True).regions:
-            yield m, n, k
+def cut_calls(gemm: GemmKernel) -> Iterator[tuple[int, int, int, bool]]:
+    """Shapes, and whether B is transposed, whose last vector is nearly empty: the selector cuts their residue off.
+
+    Of weights that lie as [n, k] it is one of rows, of a B as it is multiplied one of columns.
+    """
+    rows = itertools.product((17, 18, 33, 34, 9, 10), (768, 2304), (768, 1024), (True,))
+    columns = itertools.product((59, 150, 600), (65, 81), (1000, 3721), (False,))
+    for m, n, k, turned in (*columns, *rows):
+        if gemm.plan(m, n, k, transpose_b=turned).regions:
+            yield m, n, k, turned
 
 
 def test_a_residue_has_the_same_bits_on_any_number_of_threads(gemm: GemmKernel) -> None:
     cases = list(cut_calls(gemm))
     if not cases:
         pytest.skip("this machine's costs cut no residue off")
-    for m, n, k in cases[:4]:
-        a, b = RNG.standard_normal((m, k)).astype(np.float32), RNG.standard_normal((n, k)).astype(np.float32)
+    for m, n, k, turned in cases[:4]:
+        a, b = RNG.standard_normal((m, k)).astype(np.float32), RNG.standard_normal((k, n)).astype(np.float32)
+        given = np.ascontiguousarray(b.T) if turned else b
         results = []
         for threads in (1, 2, 3, 7):
             vortex.set_num_threads(threads)
-            assert gemm.plan(m, n, k, transpose_b=True).regions
-            results.append(gemm(a, b, transpose_b=True))
+            assert gemm.plan(m, n, k, transpose_b=turned).regions
+            results.append(gemm(a, given, transpose_b=turned))
         assert all(np.array_equal(results[0], other) for other in results[1:])
-        exact = a.astype(np.float64) @ b.T.astype(np.float64)
-        assert np.abs(results[0] - exact).max() < 1e-3
-        x, y, out = integers(m, k), integers(n, k), integers(m, n)
-        added = out + x @ y.T
-        assert np.array_equal(gemm(x, y, out, transpose_b=True, accumulate=True), added)
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        assert np.abs(results[0] - exact).max() < 1e-6 * k
+        x, y, out = integers(m, k), integers(k, n), integers(m, n)
+        added = out + x @ y
+        right = np.ascontiguousarray(y.T) if turned else y
+        assert np.array_equal(gemm(x, right, out, transpose_b=turned, accumulate=True), added)
 
 
 def test_the_switch(gemm: GemmKernel) -> None:
     cases = list(cut_calls(gemm))
     if not cases:
         pytest.skip("this machine's costs cut no residue off")
-    m, n, k = cases[0]
+    m, n, k, turned = cases[0]
     gemm.polymerize(False)
     try:
-        assert not gemm.plan(m, n, k, transpose_b=True).regions
-        x, y = integers(m, k), integers(n, k)
-        assert np.array_equal(gemm(x, y, transpose_b=True), x @ y.T)
+        assert not gemm.plan(m, n, k, transpose_b=turned).regions
+        x, y = integers(m, k), integers(k, n)
+        assert np.array_equal(gemm(x, np.ascontiguousarray(y.T) if turned else y, transpose_b=turned), x @ y)
     finally:
         gemm.polymerize(True)
-    assert gemm.plan(m, n, k, transpose_b=True).regions
+    assert gemm.plan(m, n, k, transpose_b=turned).regions
 
 
 def test_regions_are_explained(gemm: GemmKernel) -> None:
     cases = list(cut_calls(gemm))
     if not cases:
         pytest.skip("this machine's costs cut no residue off")
-    m, n, k = cases[0]
-    explained = gemm.explain(m, n, k, transpose_b=True)
+    m, n, k, turned = cases[0]
+    lanes, (axis, extent) = gemm.manifest.lanes, ("rows", m) if turned else ("columns", n)
+    explained = gemm.explain(m, n, k, transpose_b=turned)
     text = str(explained)
-    assert "2 regions" in text and "dot products along k" in text and f"rows 0 to {m - m % gemm.manifest.lanes}" in text
-    plan = gemm.plan(m, n, k, transpose_b=True)
-    terms = gemm.cost_terms(plan, m, n, k, transpose_b=True)
+    assert "2 regions" in text and "dot products along k" in text and f"{axis} 0 to {extent - extent % lanes}" in text
+    plan = gemm.plan(m, n, k, transpose_b=turned)
+    terms = gemm.cost_terms(plan, m, n, k, transpose_b=turned)
     assert terms["regions"] + terms["start"] == pytest.approx(terms["total"]) == pytest.approx(plan.seconds)
-    one = min(p.seconds for p in gemm.plans(m, n, k, transpose_b=True) if not p.regions)
+    one = min(p.seconds for p in gemm.plans(m, n, k, transpose_b=turned) if not p.regions)
     assert plan.seconds < (1 + GAIN) / 2 * one
 
 
