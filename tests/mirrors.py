@@ -13,8 +13,6 @@ from vortex.polymerize import MOST_TRIED, Plain, polymerize
 from vortex.problem import Problem
 from vortex.regions import Answer, Machine, as_plan
 from vortex.selector import (
-    DEEP,
-    MOST_PARTS,
     SPLIT_GAIN,
     SPLIT_LOSS,
     WORTH,
@@ -80,7 +78,7 @@ class Many:
         splits, cores = np.ones(len(every), int), int(rates.cores)
         worth = np.float32(WORTH) * np.float32(rates.call + rates.thread_start)
         deep = np.array([
-            cores > 1 and plan.seconds >= worth and s.k >= DEEP * max(s.m, s.n) and s.m * s.n * cores <= MOST_PARTS
+            plan.seconds >= worth and self.selector.deep(s)
             for s, plan in zip(self.shapes, alone, strict=True)
         ])  # fmt: skip
         places = every[deep]

@@ -436,6 +436,19 @@ def test_parts_of_rows_of_a_plain_b_are_no_streams_where_pages_are_small():
     assert min(waits(Grid(1, 2))) > 4096 * one.rates.l3_latency
 
 
+def test_halves_of_rows_of_a_plain_b_cost_a_roomy_core_more_with_each_row_of_a():
+    spec = load_spec("epyc-zen4")
+    one = selector(spec, [s for s in found(spec).strategies if s.stage.streamed])
+    without = replace(one, rates=replace(one.rates, streamed_broken=0.0, streamed_broken_row=0.0))
+
+    def waits(m: int) -> float:
+        seconds, unbroken = (float(x.costs(shape(m, 1024, 1024), Grid(1, 2), 2).total[0]) for x in (one, without))
+        return (seconds - unbroken) / 1024
+
+    assert 0.05 * one.rates.l3_latency < waits(1) < 0.2 * one.rates.l3_latency
+    assert [waits(m) / waits(1) for m in (2, 4)] == pytest.approx([0.31 / 0.12, 0.69 / 0.12], rel=0.2)
+
+
 def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
     one = small_pages("epyc-zen5")
     depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4

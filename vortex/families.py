@@ -200,7 +200,8 @@ def streamed_rows(
     # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
     if rates.streamed_broken:
         pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0) * (passes * k)
-        seen = seen + pieces * (rates.streamed_broken * wait)
+        broken = rates.streamed_broken + rates.streamed_broken_row * (ops.least(t.rows, s.rows) - 1.0)
+        seen = seen + pieces * (broken * wait)
     return body + steps * passes * rates.tile_enter + seen
 
 

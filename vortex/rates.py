@@ -176,7 +176,9 @@ class Rates:
     streamed_torn: float
     """Seconds for a vector of a plain B that the streamed family reads beside them, across two lines."""
     streamed_broken: float
-    """Latencies that it waits for at each piece of a row of a plain B, where a task has a part of the columns."""
+    """Latencies that it waits for at each piece of a row of a plain B, where a task has a part of the columns,"""
+    streamed_broken_row: float
+    """and for each further row of A that passes with it."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""

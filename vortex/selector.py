@@ -124,7 +124,10 @@ def problem(shape: Shape, grid: Grid, threads: int, rates: Rates, others: np.flo
 DEEP = 16
 """A reduction is split only if it is this many times as long as each side of the output,"""
 MOST_PARTS = 1 << 22
-"""and if the parts of all cores together have no more elements."""
+"""and if the parts of all cores together have no more elements;"""
+FEW_ROWS, SHALLOW, FEW_CORES = 4, 4, 8
+"""or if so few rows meet a plain B at most so many times as wide as k, on up to so many cores that wait for pieces of
+its rows: more have more ways to cut k than are priced in a microsecond."""
 MOST_NEAR, FEW_NEAR, FEW_THREADS = 8, 5, 2
 """On several threads as many strategies are tried as are quickest on one, fewer of them on few threads. Of 917 random
 products the best plan on two threads was by one of five for all but two, whose plan takes 1.015 of it at most; by one
@@ -185,6 +188,14 @@ class Selector:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""
         return self.least(shape, self.near(shape, threads), ways(shape.batch, threads, self.family(shape).splits))
 
+    def deep(self, shape: Shape) -> bool:
+        """Whether it is looked at if k should be split."""
+        cores = int(self.rates.cores)
+        if shape.batch > 1 or cores < 2 or shape.m * shape.n * cores > MOST_PARTS:
+            return False
+        pieced = self.rates.roomy and cores <= FEW_CORES and shape.m <= FEW_ROWS and shape.b is OperandB.PLAIN
+        return shape.k >= DEEP * max(shape.m, shape.n) or bool(pieced and SHALLOW * shape.k >= shape.n)
+
     def near(self, shape: Shape, threads: int) -> Mask:
         """True for the strategies that are worth a look on several threads: those of the family that one thread decides
         for, dot products or outer ones, and of them the quickest on it."""
@@ -202,9 +213,8 @@ class Selector:
         near = self.near(shape, cores)
         one = self.least(shape, near, ways(1, 1))
         dot, alone = bool(self.columns.dot[one.index]), F32(one.seconds)
-        deep = shape.k >= DEEP * max(shape.m, shape.n) and shape.m * shape.n * cores <= MOST_PARTS
         started = F32(self.rates.call + self.rates.thread_start)
-        if shape.batch > 1 or cores < 2 or not deep or alone < F32(WORTH) * started:
+        if not self.deep(shape) or alone < F32(WORTH) * started:
             return Family(dot, 1)
         whole = self.least(shape, near, ways(1, cores))
         split = self.least(shape, near, [(grid, cores) for grid in split_grids(cores)])

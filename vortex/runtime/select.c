@@ -9,6 +9,9 @@
 /* Of selector.py, where they are explained. */
 #define DEEP 16
 #define MOST_PARTS (1 << 22)
+#define FEW_ROWS 4
+#define SHALLOW 4
+#define FEW_CORES 8
 #define WORTH 4.0f
 #define SPLIT_GAIN 0.95f
 #define SPLIT_LOSS 1.1f
@@ -68,7 +71,9 @@ static void spread(vx_pricing *p, const vx_some *near, int64_t splits, int64_t t
 static int deep(const vx_question *q) {
   const vx_call *call = q->call;
   int64_t longer = call->m > call->n ? call->m : call->n;
-  return q->batch == 1 && vx_cores > 1 && call->k / DEEP >= longer && (double)call->m * call->n * vx_cores <= MOST_PARTS;
+  if (q->batch > 1 || vx_cores < 2 || (double)call->m * call->n * vx_cores > MOST_PARTS) return 0;
+  int pieced = vx_roomy && vx_cores <= FEW_CORES && call->m <= FEW_ROWS && !call->packed && !call->transpose_b;
+  return call->k / DEEP >= longer || (pieced && call->k >= quotient_up(call->n, SHALLOW));
 }
 
 /* How many; decided for all cores of the machine, so that a result has the same bits on any number of threads. `found` is left with what is near
