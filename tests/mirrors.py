@@ -60,6 +60,8 @@ class Many:
 
     def seconds(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> np.ndarray:
         """`Selector.seconds` of some shapes, [shape, grid, strategy]."""
+        if not places.size:
+            return np.empty((0, len(choice), len(self.selector.strategies)), np.float32)
         totals = np.stack([self.totals(places, grid, workers) for grid, workers in choice], axis=1)
         return np.where(among[:, None], totals, np.float32(NEVER))
 
