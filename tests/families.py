@@ -50,6 +50,7 @@ def assert_adds(gemm: GemmKernel, family: str, a: np.ndarray, b: np.ndarray, c: 
 
 
 def explained(gemm: GemmKernel, family: str, m: int, n: int, k: int) -> Explanation:
-    """Of the family's plan for one thread, whether or not it is what this machine's costs choose."""
-    plan = next(plan for plan in plans_of(gemm, family, m, n, k)[0] if plan.workers == 1)
-    return explain(gemm.manifest, gemm.manifest.selector(), Shape(m, n, k), plan, 1)
+    """Of the family's plan for the fewest threads, whether or not it is what this machine's costs choose: for one,
+    unless they split k."""
+    plan = min(plans_of(gemm, family, m, n, k)[0], key=lambda plan: plan.workers)
+    return explain(gemm.manifest, gemm.manifest.selector(), Shape(m, n, k), plan, plan.workers)
