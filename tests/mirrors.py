@@ -65,11 +65,8 @@ class Many:
         totals = np.stack([self.totals(places, grid, workers) for grid, workers in choice], axis=1)
         return np.where(among[:, None], totals, np.float32(NEVER))
 
-    def quickest(self, seconds: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
-        return [self.selector.quickest(each, choice) for each in seconds]
-
     def least(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> list[LaunchPlan]:
-        return self.quickest(self.seconds(places, among, choice), choice)
+        return [self.selector.quickest(each, choice) for each in self.seconds(places, among, choice)]
 
     def families(self) -> tuple[list[LaunchPlan], list[Family]]:
         """The best plans on one thread, and the families that they and the cores of the machine decide."""

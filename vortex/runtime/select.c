@@ -139,9 +139,10 @@ void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
   if (at_once(q, threads, found)) return;
   look(q, found); /* one thread decides the family, for the same reason */
   if (found->alone.seconds <= vx_least_parallel) return; /* no call on several threads is shorter than their start */
-  if (threads == 1 && !deep(q)) return;
   int64_t splits = 1;
-  if (deep(q) && found->alone.seconds >= WORTH * vx_least_parallel) {
+  int asked = deep(q) && found->alone.seconds >= WORTH * vx_least_parallel;
+  if (threads == 1 && !asked) return;
+  if (asked) {
     splits = parts(q, found);
     if (splits == 1 && threads == vx_cores) return;
     found->best = splits > 1 ? NOTHING : found->alone;
