@@ -10,6 +10,7 @@ import needs
 import numpy as np
 import pytest
 from conftest import compiled, few_tiles
+from families import keeps_or_skips, plans_of
 from lying import caches, integers, within
 
 import vortex
@@ -72,6 +73,22 @@ def test_several_steps_of_k_and_sums_onto_what_is_there(gemm: GemmKernel) -> Non
         assert (out == product).all()
         gemm(a, b, out=out, accumulate=True)
         assert (out == 2 * product).all()
+
+
+@pytest.mark.parametrize("n", [16, 48])
+def test_the_held_family_in_several_steps_of_k_and_onto_what_is_there(gemm: GemmKernel, n: int) -> None:
+    """The last step reads what those before left in the caches, and is the one that writes past them."""
+    held = keeps_or_skips(gemm, "held")
+    m, depth = caches(held) // n + 5, next(s.l0.k for s in held.strategies if s.stage.held)
+    for k in (depth, 2 * depth + 1):
+        a, b, c = integers(m, k), integers(k, n, seed=1), aligned_zeros(m * n).reshape(m, n)
+        product = a @ b
+        for plan in plans_of(held, "held", m, n, k)[0]:
+            c[:] = np.nan
+            held.run(plan, a, b, c)
+            assert (c == product).all(), plan
+            held.run(plan, a, b, c, accumulate=True)
+            assert (c == 2 * product).all(), plan
 
 
 @pytest.mark.parametrize(("n", "shift"), [(64, 0), (64, 4), (72, 0), (1008, 0), (1003, 2)])

@@ -21,7 +21,7 @@ from vortex.candidates import Strategy, longest_run
 from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
 from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
-from vortex.codegen.cpu_tile import masked_load, masked_store
+from vortex.codegen.cpu_tile import ADDS, STREAMS, masked_load, masked_store, stream
 from vortex.codegen.cpu_words import dot, imported_ir
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.dtypes import WordFormat
@@ -32,6 +32,8 @@ HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
 WIDTHS = 3
 """Of kernels: `VX_HELD_WIDTHS`."""
 LEAST_LANES = 4
+LINE_LANES = 16
+"""Of a vector that is a whole line of floats: such lines may go past the caches."""
 
 
 @dataclass(frozen=True)
@@ -182,20 +184,37 @@ def _statements(depth: int, lanes: int, words: WordFormat | None) -> tuple[Calla
 def held_kernel(rows: int, depth: int, lanes: int, words: WordFormat | None = None) -> tirx.PrimFunc:
     """C[0:count, columns] (+)= A[0:count, 0:k] B[0:k, columns], k of at most `depth` steps; `rows` rows of A at a time.
 
-    `symbol_<lanes>(a, b, c, count, k, lda, ldb, ldc, last, accumulate)`: one vector of `last` columns; k and strides in
-    elements, that of a B of words in words; C is read only if `accumulate` is not 0. A branch for each run of steps,
-    which always goes the same way in a call, costs less than a kernel for every k.
+    `symbol_<lanes>(a, b, c, count, k, lda, ldb, ldc, last, how)`: one vector of `last` columns; k and strides in
+    elements, that of a B of words in words; sums are added to C, or written past the caches, as `how` says: the latter
+    by the kernel of whole lines alone. A branch for each run of steps, which always goes the same way in a call, costs
+    less than a kernel for every k.
     """
     hold, begin, multiply, inside = _statements(depth, lanes, words)
     element, item = _element(words)
 
+    def store(C: Any, acc: Any, first: Any, count: int, last: Any, how: Any) -> None:
+        def each(put: Callable[[Any, Any], Any]) -> None:
+            for i in range(count):
+                T.evaluate(put(acc[T.ramp(i * lanes, 1, lanes)], T.address_of(C[first + i, 0])))
+
+        def under_mask() -> None:
+            each(lambda vector, place: masked_store(vector, place, inside(last)))
+
+        if lanes != LINE_LANES or words:
+            under_mask()
+            return
+        with T.If(T.bitwise_and(how, STREAMS) != 0):
+            with T.Then():
+                each(lambda vector, place: stream(place, vector))
+            with T.Else():
+                under_mask()
+
     @T.inline
-    def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, accumulate: Any) -> None:
+    def some(A: Any, C: Any, held: Any, acc: Any, first: Any, count: int, k: Any, last: Any, how: Any) -> None:
         """C of `count` rows from `first`."""
-        begin(C, acc, first, count, last, accumulate)
+        begin(C, acc, first, count, last, T.bitwise_and(how, ADDS))
         multiply(A, held, acc, first, count, k)
-        for i in T.unroll(count):
-            T.evaluate(masked_store(acc[T.ramp(i * lanes, 1, lanes)], T.address_of(C[first + i, 0]), inside(last)))
+        store(C, acc, first, count, last, how)
 
     @T.prim_func(s_tir=True)
     def kernel(
@@ -208,7 +227,7 @@ def held_kernel(rows: int, depth: int, lanes: int, words: WordFormat | None = No
         ldb: T.int64,
         ldc: T.int64,
         last: T.int32,
-        accumulate: T.int32,
+        how: T.int32,
     ):
         T.func_attr({"global_symbol": f"{HELD_SYMBOL}_{lanes}", "tirx.noalias": True})
         A = T.match_buffer(a, (count, k), element, align=item, strides=[lda, T.int64(1)])
@@ -219,9 +238,9 @@ def held_kernel(rows: int, depth: int, lanes: int, words: WordFormat | None = No
             acc = T.sblock_alloc_buffer((rows * lanes,), "float32", scope="local")
             hold(B, held, k, last)
             for block in T.serial(T.truncdiv(count, rows)):
-                some(A, C, held, acc, block * rows, rows, k, last, accumulate)
+                some(A, C, held, acc, block * rows, rows, k, last, how)
             for row in T.serial(T.truncmod(count, rows)):
-                some(A, C, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last, accumulate)
+                some(A, C, held, acc, T.truncdiv(count, rows) * rows + row, 1, k, last, how)
 
     return kernel
 

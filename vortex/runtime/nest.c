@@ -184,12 +184,13 @@ void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int6
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int tiled = !s->swap && !s->held && !s->streamed && s->vectors * vx_lanes % LINE_FLOATS == 0;
-  int direct = finish == VX_STORE_NOTHING && tiled && work->splits == 1 && vx_overflows(call->outputs);
+  int by_lines = tiled || (s->held && vx_lanes == LINE_FLOATS); /* a vector of the held family is a line */
+  int direct = finish == VX_STORE_NOTHING && by_lines && work->splits == 1 && vx_overflows(call->outputs);
   int finished = finish == VX_STORE_ONE_TILE && tiled && store->past;
   int whole = finished ? vx_in_whole_lines((const float *)store->out + column, end - column, store->row_stride)
                        : vx_in_whole_lines(c, end - column, ldc);
   int cut = !vx_fixed[1] || vx_fixed[1] % LINE_FLOATS; /* kernels of what is between lines are there: specialise.last_vectors */
-  int in_turns = (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
+  int in_turns = tiled && (direct || finished) && !whole && cut && !call->transpose_a && !call->packed && m >= VX_TURN_ROWS &&
                  end - column >= VX_TURN_COLUMNS && part->depth <= smaller(work->tile_k, VX_TURN_DEPTH);
   strip at = {.a = call->a + (call->transpose_a ? row + part->first * call->lda : row * call->lda + part->first),
               .b = call->b + (call->transpose_b ? part->first : part->first * call->ldb),

@@ -189,7 +189,7 @@ extern const vx_nest vx_nests[2][2][2][3];
  * and held.c's nest around them. */
 #define VX_HELD_WIDTHS 3
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
-                           int64_t ldc, int32_t last, int32_t accumulate);
+                           int64_t ldc, int32_t last, int32_t how);
 extern const vx_held vx_held_tiles[VX_HELD_WIDTHS];
 /* The same with the store stage in it, 0 where there is none of either: sums are added to `c` if `accumulate`, and finished; `out` and
  * what the chain reads are those of the first row. */
