@@ -449,6 +449,23 @@ def test_halves_of_rows_of_a_plain_b_cost_a_roomy_core_more_with_each_row_of_a()
     assert [waits(m) / waits(1) for m in (2, 4)] == pytest.approx([0.31 / 0.12, 0.69 / 0.12], rel=0.2)
 
 
+def test_a_single_row_tile_of_a_roomy_core_hides_memory_behind_its_arithmetic(monkeypatch):
+    """It asks for all of the next panel of a plain B. Of several tiles, of a packed B, from L3: as everywhere."""
+    spec = load_spec("epyc-zen4")
+    one = selector(spec, [s for s in found(spec).strategies if s.stage.tiled and not (s.stage.pack_b or s.stage.swap)])
+    one = replace(one, rates=replace(one.rates, l3_bytes=16e6, dram_byte=1 / 30e9))
+    loose = [i for i, s in enumerate(one.strategies) if s.l0.m >= 9]
+
+    def exposed(m: int, extent: int, b: OperandB = OperandB.PLAIN) -> np.ndarray:
+        return np.asarray(one.costs(Shape(m, extent, extent, b), ONE_TASK, 1).terms()["exposed_b"])[loose]
+
+    others = [(40, 8192, OperandB.PLAIN), (9, 8192, OperandB.PACKED), (9, 1024, OperandB.PLAIN)]
+    single, rest = exposed(9, 8192), [exposed(*other) for other in others]
+    monkeypatch.setattr(loads, "FORESEEN", 1.0)  # all of it is seen, as far as arithmetic does not hide it anyway
+    assert (single < 0.8 * exposed(9, 8192)).all()
+    assert all(np.array_equal(now, exposed(*other)) for now, other in zip(rest, others, strict=True))
+
+
 def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
     one = small_pages("epyc-zen5")
     depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4

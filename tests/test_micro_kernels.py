@@ -219,7 +219,8 @@ def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> No
 
     held = next(strategy.l0 for strategy in found(SPEC).strategies if strategy.stage.held)
     path = tmp_path / "held.o"
-    compile_tiles([held_kernel(held.m, held.k, lanes) for lanes in (LANES, LANES // 2)], held.m, LANES, SPEC.llvm_cpu, path)
+    both = [held_kernel(held.m, held.k, lanes) for lanes in (LANES, LANES // 2)]
+    compile_tiles(both, held.m, LANES, SPEC.llvm_cpu, path)
     body, half = re.findall(r"<vortex_held_\d+>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
     assert len(re.findall(r"vfmadd.*1to16", body)) >= held.m * held.k
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)

@@ -154,7 +154,7 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     reload = reloading(ops, rates, s, p, o, t, supply, a, b, computed.one, computed.across, c.passed)
     conflicts = conflicting(ops, rates, s, o, t, c.turns, computed.one)
     bytes_a = FLOAT * t.rows * o.k
-    traffic = (bytes_a * t.blocks + b.bytes * t.bands + c.passed) * supply.byte + c.again
+    traffic = (bytes_a * t.blocks + b.passing * t.bands + c.passed) * supply.byte + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task, partials = busy + exposed(ops, traffic, busy) + copying + c.turning, c.partials
     if rates.finish:

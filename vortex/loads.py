@@ -25,6 +25,11 @@ LONE_OVERTAKEN, NEARBY = 0.4, 0.5
 """Of what is gone so, how much a single row tile misses, by the part of B that is beyond this share of the outermost
 cache. A Zen 5, 1 to 4 rows by 520 to 4000 columns, all of k at once over 64 to 1024 steps of it: 0.9 to 1.05 times as
 long where B is of 1 to 12 MB, 1.1 to 1.4 times from 24 to 64 MB on."""
+FORESEEN = 0.15
+"""Of the time in which panels of a plain B come from memory, what is seen where a single row tile, which asks for all
+of the next one, takes longer over the one before, on a core that starts one multiply-add a cycle (Zen 4: 8 x 9216 x
+4096 6.1 ms by 9 x 48, memory alone 5.5, arithmetic 5.2; 8 x 4096 x 4096 3.1 by either and 3.8 by rows that stream).
+Elsewhere it was not asked."""
 SHORT_RUN = 120.0
 """Columns of a panel up to which its rows are as slow a stream as any; of wider ones less is lost. A Zen 5 reads 67 MB
 at 25, 27, 30, 33, 36 and 40 GB/s in pieces of 64, 80, 96, 144, 288 and 448 columns, and row by row at 44."""
@@ -71,8 +76,10 @@ class LoadB:
     crammed: Value
     """and in which they come one line after the other, wherever from."""
     bytes: Value
+    passing: Value
+    """Bytes of all panels, and those beside whose stream others wait;"""
     panel: Value
-    """Bytes of one panel in a step of L1."""
+    """of one in a step of L1."""
 
 
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
@@ -167,7 +174,13 @@ def loading_b(
         rates.panels_kept * panel <= rates.l2_bytes, (1.0 - s.rows_first) * (t.tiles / t.bands - 1.0), 0.0
     )
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
-    arriving = exposed(ops, first, covered) + (t.bands - 1.0) * exposed(ops, second, covered)
+    arriving, foreseen = exposed(ops, first, covered), 0.0
+    if rates.roomy:
+        remote = ops.most(1.0 - rates.l3_bytes / ops.most(size, 1.0), 0.0)
+        foreseen = ops.name("foreseen", ops.where(t.tiles > 1.5, 0.0, t.loose * remote))
+        sharp = ops.least(arriving, ops.most(first - covered, FORESEEN * first))
+        arriving = arriving + foreseen * (sharp - arriving)
+    arriving = arriving + (t.bands - 1.0) * exposed(ops, second, covered)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
     if rates.row_begin:
         beginnings = ops.where(ops.least(t.panels, t.tiles) > 1.5, t.loose * (1.0 - s.swap) * t.panels, 0.0) * o.k
@@ -175,7 +188,7 @@ def loading_b(
         again = ops.most(t.tiles - t.bands, 0.0) * (1.0 - t.keeps) * (ROW_AGAIN * line)
         seen = seen + beginnings * (t.bands * (rates.row_begin * supply.wait) + again)
     one_by_one = crammed(ops, rates, t.loose, o.spacing_b, size * (1.0 / rates.line_bytes))
-    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, panel)
+    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, size * (1.0 - foreseen), panel)
 
 
 def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:

@@ -102,7 +102,7 @@ def fenced(product: Any) -> Term:
     return Term(tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", product))
 
 
-INTERMEDIATES = 128
+INTERMEDIATES = 160
 LOOKUPS = 8
 """Of measured micro-kernels in a cost, at most."""
 WIDE, WIDE_FLAG = 16, "avx512f"
