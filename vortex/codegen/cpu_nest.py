@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
-from vortex.codegen.cpu_pack import copy_b, place_of_b, transpose_b
+from vortex.codegen.cpu_pack import copy_b, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
 from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
@@ -56,15 +56,6 @@ QUICK, NEVER = 5, T.int64(1 << 40)
 PACK_B = ("none", "copy", "transpose")
 
 
-EITHER_SYMBOL = "vortex_either"
-EITHER_IR = f"""define weak_odr hidden ptr @{EITHER_SYMBOL}(i32 %first, ptr %one, ptr %other) #0 {{
-  %is_first = icmp ne i32 %first, 0
-  %chosen = select i1 %is_first, ptr %one, ptr %other
-  ret ptr %chosen
-}}
-attributes #0 = {{ alwaysinline nounwind }}
-"""
-"""LLVM text that a module of nests needs: TVM's own choice is of numbers."""
 STORE_SYMBOL, FINISH_SYMBOL, ASK_SYMBOL = "vortex_store", "vortex_finish", "vortex_ask"
 """Of `runtime/`: the store stage on sums in memory, a finishing micro-kernel, what asks for lines (`ahead.c`)."""
 
@@ -221,6 +212,9 @@ def nest(
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
                     many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
                     far: T.let[T.bool] = T.And(reads, many) if walks else T.bool(False)
+                    # After the last panel comes the next step of k, or the first panel of what is beside this block.
+                    leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
+                    down_k: T.let[T.int64] = T.Select(p0 + kb < k, kb, T.Select(leaves, -p0, T.int64(0)))
                     for x in T.serial(tiles if rows_first else panels):
                         for y in T.serial(panels if rows_first else tiles):
                             t: T.let[T.int64] = y if rows_first else x
@@ -232,8 +226,8 @@ def nest(
                             origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
                             # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
                             follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
-                            onward: T.let[T.int64] = j0 + follows * width
-                            depth: T.let[T.int64] = p0 + T.Select(T.And(follows == 0, p0 + kb < k), kb, T.int64(0))
+                            onward: T.let[T.int64] = j0 + T.Select(T.And(follows == 0, leaves), nb, follows * width)
+                            depth: T.let[T.int64] = p0 + T.Select(follows == 0, down_k, T.int64(0))
                             ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
                             # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
                             asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
@@ -273,13 +267,7 @@ def nest(
                                     ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                             right: T.let[T.int64] = t * stride if pack_b else origin
-                            of_b: T.let[T.handle] = T.call_extern(
-                                "handle",
-                                EITHER_SYMBOL,
-                                T.Cast("int32", from_kept),
-                                T.address_of(SB[0]),
-                                T.address_of((SB if pack_b else B)[right]),
-                            )
+                            of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[right])
                             further: T.let[T.int64] = (
                                 follows * stride + share * row
                                 if pack_b
@@ -290,12 +278,8 @@ def nest(
                             # A last panel that is narrower would ask for less at a time, and so asks for nothing.
                             asking: T.let[T.int64] = T.Select(kept, T.max(whole, T.int64(1)), T.int64(1))
                             part: T.let[T.int64] = T.truncdiv(t * height * kb, asking)
-                            coming: T.let[T.handle] = T.call_extern(
-                                "handle",
-                                EITHER_SYMBOL,
-                                T.Cast("int32", passing),
-                                T.address_of(A[corner + (i + height) * step + AHEAD + part]),
-                                T.address_of((SB if pack_b else B)[further]),
+                            coming: T.let[T.handle] = either(
+                                passing, A[corner + (i + height) * step + AHEAD + part], (SB if pack_b else B)[further]
                             )
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
                             often: T.let[T.int64] = T.max(T.truncdiv(STEP * apart * asking, height), T.int64(STEP))

@@ -16,7 +16,8 @@ from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, copy_kernel, transpose_kernel
-from vortex.codegen.cpu_nest import EITHER_IR, PACK_B, LoadStage, nest
+from vortex.codegen.cpu_nest import PACK_B, LoadStage, nest
+from vortex.codegen.cpu_pack import EITHER_IR
 from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
 from vortex.codegen.cpu_steps import NARROW

@@ -10,11 +10,25 @@ from vortex.codegen.cpu_tile import LINE, fetch
 
 COPIED_AHEAD = 4096
 """Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
+EITHER_SYMBOL = "vortex_either"
+EITHER_IR = f"""define weak_odr hidden ptr @{EITHER_SYMBOL}(i32 %first, ptr %one, ptr %other) #0 {{
+  %is_first = icmp ne i32 %first, 0
+  %chosen = select i1 %is_first, ptr %one, ptr %other
+  ret ptr %chosen
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+"""LLVM text that a module of nests needs: TVM's own choice is of numbers."""
 
 
 def place_of_b(column: Any, row: Any, panel: Any, panel_stride: Any, ldb: Any) -> Any:
     """Where an element of B is: in panels, or in a plain matrix, whose `panel` is past its last column."""
     return T.truncdiv(column, panel) * panel_stride + row * ldb + T.truncmod(column, panel)
+
+
+def either(first: Any, one: Any, other: Any) -> Any:
+    """Where the element `one` is if `first` holds, else where `other` is."""
+    return T.call_extern("handle", EITHER_SYMBOL, T.Cast("int32", first), T.address_of(one), T.address_of(other))
 
 
 @T.inline

@@ -16,8 +16,8 @@
  * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
 #define NEAR_LOOSE 2
-/* On a roomy core, a Zen 4, hardware that follows a packed B is quicker than what is asked for, however many rows there are and wherever B
- * is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
+/* On a roomy core, a Zen 4, hardware that follows a packed B past one tile is quicker than what is asked for, however many rows there are and
+ * wherever B is: 1x1024x1024 72 to 89 GB/s, two rows out of memory 20 to 29, eight 20 to 22. */
 /* Where pages are small, a packed B takes so long to come that tiles of few rows share the next panel among them as others do: on a Granite
  * Rapids 10x1024x1024 208 to 166 us, 32x4096x9216 25 to 21 ms, 16x4096x4096 on two threads 4.0 to 2.5. And a core there waits while it asks
  * for the rows of A of a next tile, all at once, which hardware follows: 6 x 64 made 8448x3000x2816 in 870 ms and does in 742, 3000x1024x2048
@@ -26,6 +26,9 @@
  * others have nothing to hide it behind. 24 rows by 180 MB went from 180 to 220 GFLOP/s on a Zen 5, from 335 to 400 on two threads, and by 17 MB
  * from 230 to 245; three tiles lose up to a tenth. */
 #define SHARING_TILES 4
+/* A Zen 4 does with two tiles of at least so many rows, past all of a panel each: 16x4096x4096 6.1 to 4.9 ms, on two threads 3.9 to 2.6, and
+ * 22x9216x4096 16.4 to 15.2. Of tiles of fewer rows, or of two panels at a time, hardware that follows is quicker. */
+#define SHARING_ROWS 4
 
 /* Whether B is well within the outermost cache. */
 static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k * NEAR_LOOSE); }
@@ -112,14 +115,32 @@ typedef struct {
   int streams;
 } strip;
 
+/* Whether row tiles that are soon over share what is asked for of a packed B. */
+static int shares(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t tall) {
+  int64_t tiles = quotient_up(rows, tall);
+  if (!call->packed) return 0;
+  if (vx_reach) return 1;
+  if (is_near(call)) return 0;
+  return vx_roomy ? !s->rows_first && tiles > 1 && rows >= SHARING_ROWS * tiles : tiles >= SHARING_TILES;
+}
+
+/* Of a cache tile. A single panel where L2 keeps A while it goes by from its beginning to its end: hardware that follows a packed B from
+ * memory loses 1 us at each piece that it goes on with elsewhere (Zen 4: 2x9216x4096 5.9 ms by pieces of 256 KB, 4.8 so). */
+static int64_t tile_columns(const vx_outer *work, const vx_part *part, const strip *at) {
+  const vx_strategy *s = work->strategy;
+  int64_t width = s->vectors * vx_lanes, a_bytes = at->m * part->depth * (int64_t)sizeof(float);
+  int follows = work->call.packed && vx_roomy && !is_near(&work->call) && part->depth > work->tile_k;
+  if (follows && a_bytes <= vx_dot_cached / 2) return width;
+  return smaller(s->tile_n, rounded(at->end - at->column, width));
+}
+
 static void run_strip(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *at, int32_t finish) {
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
-  int64_t width = s->vectors * vx_lanes, tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
+  int64_t tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
   int quiet = call->packed && vx_roomy;
   int near = !quiet && comes_in_time(call, at->m);
-  int shares = call->packed && (vx_reach || (!vx_roomy && !is_near(call) && quotient_up(at->m, tall) >= SHARING_TILES));
-  int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0);
+  int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
   int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;
   for (int64_t i = 0; i < at->m; i += band) {
@@ -128,7 +149,7 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
     vx_move_store(&from, i, 0);
     work->nest(at->a + i * (call->transpose_a ? 1 : at->lda), at->b, at->c - at->column + (finish == VX_STORE_ONE_TILE ? 0 : i * at->ldc),
                scratch, scratch + a_floats, rows, at->column, at->end, part->depth, at->lda, call->ldb, at->ldc, at->panel,
-               call->panel_stride, even_bands(rows, s), smaller(s->tile_n, rounded(at->end - at->column, width)), work->tile_k, tall,
+               call->panel_stride, even_bands(rows, s), tile_columns(work, part, at), work->tile_k, tall,
                s->vectors, how, &from, finish);
   }
 }
