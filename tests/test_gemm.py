@@ -11,8 +11,8 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
