@@ -162,7 +162,8 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
         task, partials = task + finishing, partials + finishing
 
     waves = waves_of(ops, p)
-    start = starting(ops, rates, p) + waves * rates.nest
+    entered = rates.nest + (rates.row_nest - rates.nest) * (s.held + s.streamed)
+    start = starting(ops, rates, p) + waves * entered
     parts = ops.name("parts", adding(ops, rates, p))
     stream = (bytes_a + b.bytes + (1.0 + rates.written_back) * c.bytes) * supply.byte
     # Rows of C that are one whole vector follow each other line by line.

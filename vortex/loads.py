@@ -177,7 +177,8 @@ def loading_b(
     arriving, foreseen = exposed(ops, first, covered), 0.0
     if rates.roomy:
         remote = ops.most(1.0 - rates.l3_bytes / ops.most(size, 1.0), 0.0)
-        foreseen = ops.name("foreseen", ops.where(t.tiles > 1.5, 0.0, t.loose * remote))
+        in_time = ops.least(covered / ops.most(first, 1e-12), 1.0)
+        foreseen = ops.name("foreseen", ops.where(t.tiles > 1.5, 0.0, t.loose * remote * in_time))
         sharp = ops.least(arriving, ops.most(first - covered, FORESEEN * first))
         arriving = arriving + foreseen * (sharp - arriving)
     arriving = arriving + (t.bands - 1.0) * exposed(ops, second, covered)

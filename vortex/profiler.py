@@ -194,8 +194,6 @@ def pace(profile: Profile, isa: Instruction) -> float:
 
 NEVER_CROWDED = 1e6
 """Ways of an L1 in which no line is pushed out before all of it was read: tiles of AMX take whole lines of A."""
-
-
 AS_SUMMED = Store()
 
 
@@ -306,6 +304,7 @@ def rates(
         tile_turn=EFFECTS.tile_turn_cycles / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,
+        row_nest=EFFECTS.row_nest_s,
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,

@@ -34,7 +34,9 @@ class Rates:
     tile_row: float
     """and for each row: what an address and a prefetch take that do not overlap with the multiply-adds of others."""
     nest: float
-    """Seconds in which a task gets into its L1 nest."""
+    """Seconds in which a task gets into its L1 nest,"""
+    row_nest: float
+    """that of the held or the streamed family."""
     stage_start: float
     """Seconds to begin a block of the CacheBuffer,"""
     copy_row: float
