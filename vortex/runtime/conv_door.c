@@ -2,6 +2,7 @@
 #include "door.h"
 #include "winograd.h"
 
+#include <string.h>
 #include <time.h>
 
 /* Beside the reasons of refusals.h; mirrored by conv_operands.MORE. */
@@ -231,6 +232,22 @@ EXPORT int __tvm_ffi_time_conv_selection(void *self, const TVMFFIAny *args, int3
   return answer(result, (end.tv_sec - start.tv_sec) * 1000000000 + end.tv_nsec - start.tv_nsec);
 }
 
+/* Filters side by side, a row for each channel and tap in the order of OIHW, out of weights that lie in another one. */
+static void gather(const float *w, float *turned, int64_t filters, int64_t depth, int64_t kernel_h, int64_t kernel_w, const int64_t *stride) {
+  for (int64_t c = 0; c < depth; c++)
+    for (int64_t r = 0; r < kernel_h; r++)
+      for (int64_t s = 0; s < kernel_w; s++, turned += vx_panel)
+        for (int64_t f = 0; f < filters; f++) turned[f] = w[f * stride[0] + c * stride[1] + r * stride[2] + s * stride[3]];
+}
+
+/* The same rows, all channels of a tap together: taps in the order in which a convolution walks over them. */
+static void lay_taps(const float *turned, float *to, int64_t filters, int64_t depth, int64_t kernel_h, int64_t kernel_w, int by_rows) {
+  for (int64_t c = 0; c < depth; c++)
+    for (int64_t r = 0; r < kernel_h; r++)
+      for (int64_t s = 0; s < kernel_w; s++, turned += vx_panel)
+        memcpy(to + ((by_rows ? r * kernel_w + s : s * kernel_h + r) * depth + c) * vx_panel, turned, (size_t)filters * sizeof(float));
+}
+
 /* pack_conv(w as [filters, channels, rows, columns], target, groups): see vx_execute_conv. */
 EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result) {
   const DLTensor *t, *made;
@@ -250,16 +267,20 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
     return answer(result, 0);
   }
   int64_t share = filters / groups, panels = quotient_up(share, vx_panel), taps = kernel_h * kernel_w;
-  int by_rows = vx_in_lines(groups, depth, kernel_w);
   if (made->shape[0] != groups * panels * taps * depth * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
+  int follow = stride[3] == 1 && stride[2] == kernel_w && stride[1] == taps;
+  float *turned = vx_scratch((size_t)(depth * taps * vx_panel + 1) * sizeof(float));
+  if (!turned) return answer(result, REFUSE(OUT_OF_MEMORY, OPERAND_OUT));
   for (int64_t g = 0; g < groups; g++)
-    for (int64_t f = 0; f < share; f++) {
-      const float *from = w + (g * share + f) * stride[0];
-      float *to = target + (g * panels + f / vx_panel) * taps * depth * vx_panel + f % vx_panel;
-      for (int64_t c = 0; c < depth; c++)
-        for (int64_t r = 0; r < kernel_h; r++)
-          for (int64_t s = 0; s < kernel_w; s++)
-            to[((by_rows ? r * kernel_w + s : s * kernel_h + r) * depth + c) * vx_panel] = from[c * stride[1] + r * stride[2] + s * stride[3]];
+    for (int64_t first = 0; first < share; first += vx_panel) {
+      const float *from = w + (g * share + first) * stride[0];
+      float *to = target + (g * panels + first / vx_panel) * taps * depth * vx_panel;
+      int64_t wide = smaller(vx_panel, share - first);
+      if (follow)
+        vortex_transpose(from, turned, depth * taps, wide, stride[0], vx_panel);
+      else
+        gather(from, turned, wide, depth, kernel_h, kernel_w, stride);
+      lay_taps(turned, to, wide, depth, kernel_h, kernel_w, vx_in_lines(groups, depth, kernel_w));
     }
   return answer(result, 0);
 }
