@@ -22,8 +22,6 @@ from eval.suites import random_cases, sample
 SHAPES, REPEATS, MEANS = 60, 2000, 3
 POOL = 3000
 """Of products, among which those are sought whose regions are priced: about one in fifty."""
-FEW = 2
-"""Pricings of one cut in two regions."""
 GROUPS = 8
 """Of a grouped product."""
 THREADS = (1, 2)
@@ -79,15 +77,15 @@ def product(run: Any, extents: tuple[int, int, int], given: dict[str, bool], not
     return Selection(told + note, lambda repeats: float(run.time_selection(*extents, repeats, **given)))
 
 
-def priced(gemm: Any, threads: int, seed: int, count: int) -> list[tuple[int, Selection]]:
-    """Up to `count` products of a pool for which regions are priced, each with how often."""
+def priced(gemm: Any, threads: int, seed: int, count: int) -> list[Selection]:
+    """Up to `count` products of a pool for which regions are priced; the note tells how often."""
     shape_of: Any = importlib.import_module("vortex.shapes").shape_of
     counted = (
         (pricings(gemm, shape_of(*extents, **given), threads), extents, given)
         for extents, given in drawn(POOL, seed + 1)
     )
     some = islice((each for each in counted if each[0]), count)
-    return [(number, product(gemm, extents, given, f", {number} pricings")) for number, extents, given in some]
+    return [product(gemm, extents, given, f", {number} pricings") for number, extents, given in some]
 
 
 def batches(run: Any, name: str, count: int, seed: int) -> Iterator[Selection]:
@@ -147,10 +145,7 @@ def measured(run: Any, name: str, seed: int, count: int = SHAPES) -> Iterator[di
         told = f"selection of {name}, {threads} thread(s)"
         yield from summary(told, asked)
         if name == "gemm":
-            regions = priced(run, threads, seed, count)
-            yield from summary(f"{told}, regions priced", [selection for _, selection in regions])
-            few = [selection for number, selection in regions if number <= FEW]
-            yield from summary(f"{told}, regions priced up to {FEW} times", few)
+            yield from summary(f"{told}, regions priced", priced(run, threads, seed, count))
     vortex.set_num_threads(before)
 
 

@@ -1,6 +1,7 @@
 """What the evaluation times of selection: shapes of every operator, regions told apart."""
 
 import itertools
+import re
 from unittest.mock import create_autospec
 
 import needs
@@ -41,6 +42,6 @@ def test_pricings_are_counted_where_regions_are_sought(gemm: GemmKernel):
     assert selection_times.pricings(gemm, shape_of(4, 4, 4), 2) == 0
     found = selection_times.priced(gemm, 2, seed=1, count=3)
     assert len(found) == 3
-    for number, selection in found:
-        assert number and f"{number} pricings" in selection.shape
+    for selection in found:
+        assert re.search(r", [1-9]\d* pricings$", selection.shape)
         assert 0 < selection.timed(200) < 50e-6
