@@ -128,11 +128,13 @@ static int64_t followed(const vx_dotted *work) {
   return !keeps(work) && outside(work) && apart < HALF_PAGE ? larger(SPAN / (apart + 1), 2) : VX_DOT_TALLEST;
 }
 
-/* Whether the rows, those of each product of a batch, come from within half of the outermost cache. */
-static int within_reach(const vx_dotted *work) {
+/* Whether the rows, those of each product of a batch, come from within a share of the outermost cache, one in so many. */
+static int within(const vx_dotted *work, int64_t share) {
   int64_t products = larger(work->call->outputs / larger(work->call->m * work->call->n, 1), 1);
-  return !vx_overflows(NEAR_SHARE * products * work->rows * work->ldx);
+  return !vx_overflows(share * products * work->rows * work->ldx);
 }
+
+static int within_reach(const vx_dotted *work) { return within(work, NEAR_SHARE); }
 
 /* Whether they do so and are more than L1 has room for: tiles are as tall as registers admit, each being over soon. */
 static int from_near(const vx_dotted *work) {
@@ -142,14 +144,15 @@ static int from_near(const vx_dotted *work) {
 
 /* Whether the rows of a tile lie as far apart as a task has room for, each the next of a stream as long as that: prefetchers follow a
  * few streams from beginning to end, where rows that follow each other begin as many anew. Short rows cost more tiles than that saves,
- * the more so beside more columns; a store stage finishes rows that follow each other. From memory a Zen 4 follows rows of more than half
- * a page better where more of them go by at once: 8448x4x2816 7.5 and 4.7 ms, 6x4096x4096 by a transposed B 5.3 and 2.3; 200000x1x128 3.9 and 4.9. */
+ * the more so beside more columns; a store stage finishes rows that follow each other. From beyond half of L3 a Zen 4 is quicker with rows
+ * that follow each other, as many as there are registers for: 8448x4x2816 7.5 and 4.7 ms, 6x4096x4096 by a transposed B 5.3 and 2.3. Not beside
+ * one or two columns, if they are shorter than half a page or come from L3: 200000x1x128 3.9 and 4.9, 4608x2x1536 0.59 and 0.64. */
 static int streams(const vx_dotted *work) {
   int64_t k = work->call->k, width = work->width;
   if (!vx_stream_rows[width] || !outside(work) || (vx_store_stage && work->splits == 1)) return 0;
   if (width >= LOADED && !vx_in_whole_lines(work->x, 0, work->ldx)) return 0;
   int narrow = width <= vx_stream_rows[width], is_short = work->ldx * VX_ITEM < HALF_PAGE, reached = within_reach(work);
-  if (vx_roomy && !reached && !(narrow && is_short)) return 0;
+  if (vx_roomy && !reached && !(narrow && (is_short || within(work, 1)))) return 0;
   int64_t lines = work->near || narrow ? 2 : reached ? 6 : 3;
   return k >= lines * LINE;
 }
