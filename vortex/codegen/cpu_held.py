@@ -21,7 +21,7 @@ from vortex.candidates import Strategy, longest_run
 from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
 from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
-from vortex.codegen.cpu_tile import ADDS, STREAMS, masked_load, masked_store, stream
+from vortex.codegen.cpu_tile import ADDS, LINE, STREAMS, masked_load, masked_store, stream
 from vortex.codegen.cpu_words import dot, imported_ir
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.dtypes import WordFormat
@@ -32,8 +32,6 @@ HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
 WIDTHS = 3
 """Of kernels: `VX_HELD_WIDTHS`."""
 LEAST_LANES = 4
-LINE_LANES = 16
-"""Of a vector that is a whole line of floats: such lines may go past the caches."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ def held_kernel(rows: int, depth: int, lanes: int, words: WordFormat | None = No
         def under_mask() -> None:
             each(lambda vector, place: masked_store(vector, place, inside(last)))
 
-        if lanes != LINE_LANES or words:
+        if lanes != LINE or words:
             under_mask()
             return
         with T.If(T.bitwise_and(how, STREAMS) != 0):

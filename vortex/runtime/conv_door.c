@@ -268,7 +268,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
   }
   int64_t share = filters / groups, panels = quotient_up(share, vx_panel), taps = kernel_h * kernel_w;
   if (made->shape[0] != groups * panels * taps * depth * vx_panel) return answer(result, REFUSE(BAD_PACKED, OPERAND_OUT));
-  int follow = stride[3] == 1 && stride[2] == kernel_w && stride[1] == taps;
+  int follow = stride[3] == 1 && stride[2] == kernel_w && stride[1] == taps, by_rows = vx_in_lines(groups, depth, kernel_w);
   float *turned = vx_scratch((size_t)(depth * taps * vx_panel + 1) * sizeof(float));
   if (!turned) return answer(result, REFUSE(OUT_OF_MEMORY, OPERAND_OUT));
   for (int64_t g = 0; g < groups; g++)
@@ -280,7 +280,7 @@ EXPORT int __tvm_ffi_pack_conv(void *self, const TVMFFIAny *args, int32_t count,
         vortex_transpose(from, turned, depth * taps, wide, stride[0], vx_panel);
       else
         gather(from, turned, wide, depth, kernel_h, kernel_w, stride);
-      lay_taps(turned, to, wide, depth, kernel_h, kernel_w, vx_in_lines(groups, depth, kernel_w));
+      lay_taps(turned, to, wide, depth, kernel_h, kernel_w, by_rows);
     }
   return answer(result, 0);
 }
