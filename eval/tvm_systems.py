@@ -13,6 +13,8 @@ from eval.systems import AbsentError, Prepared, System, into, package_version
 # Searching takes minutes a shape: by default only cases up to a gigaflop, with this many trials.
 MAX_FLOPS = 1_000_000_000
 TRIALS = int(os.environ.get("EVAL_TVM_TRIALS", "64"))
+BUILD_SECONDS = 180.0
+"""For one trial: a build takes some ten seconds, of which TVM by itself grants thirty, on a busy machine too few."""
 
 
 class TvmDlight(System):
@@ -87,6 +89,7 @@ class TvmMetaSchedule(TvmDlight):
                 max_trials_global=TRIALS,
                 num_trials_per_iter=16,
                 cost_model="random",
+                builder=meta_schedule.builder.LocalBuilder(max_workers=self.threads, timeout_sec=BUILD_SECONDS),
                 num_tuning_cores=self.threads,
             )
             schedule = meta_schedule.tir_integration.compile_tir(database, self._matmul(operands), self.target)
