@@ -15,7 +15,7 @@ Transpose = tuple[int, Callable[..., None]]
 def transpose(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transpose:
     """Its lanes, and the native function."""
     pytest.importorskip("tvm")
-    from vortex.codegen.cpu_load import TRANSPOSE_SYMBOL, transpose_kernel
+    from vortex.codegen.cpu_load import PAST_IR, TRANSPOSE_SYMBOL, transpose_kernel
     from vortex.codegen.link import link
     from vortex.codegen.lower import compile_object, cpu_target
 
@@ -23,7 +23,7 @@ def transpose(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if lanes == 16 and "avx512f" not in cpu_flags():
         pytest.skip("needs AVX-512")
     folder = tmp_path_factory.mktemp("load")
-    compile_object([transpose_kernel(lanes)], cpu_target(cpu), folder / "load.o")
+    compile_object([transpose_kernel(lanes)], cpu_target(cpu), folder / "load.o", llvm_ir=PAST_IR)
     link(folder / "load.so", [folder / "load.o"], [])
     function = getattr(ctypes.CDLL(str(folder / "load.so")), TRANSPOSE_SYMBOL)
     function.restype, function.argtypes = None, [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 4
@@ -42,6 +42,21 @@ def test_a_transposition_writes_every_element_and_no_other(transpose: Transpose,
             run(source.ctypes.data, target.ctypes.data, rows, columns, *strides)
             assert (target[:rows, :columns] == source[:, :rows].T).all()
             assert (target[rows:] == -1).all() and (target[:, columns:] == -1).all()
+
+
+@pytest.mark.parametrize("past", [0, 1, 4, 7])
+def test_long_rows_may_begin_anywhere_in_a_vector(transpose: Transpose, past: int) -> None:
+    lanes, run = transpose
+    for rows in (4 * lanes, 4 * lanes + 1, 5 * lanes - past):
+        columns, strides = 2 * lanes + 3, (6 * lanes, 2 * lanes + 5)
+        room = np.zeros(columns * strides[0] + 2 * lanes, np.float32)
+        first = -room.ctypes.data // room.itemsize % lanes + past
+        source = room[first : first + columns * strides[0]].reshape(columns, strides[0])
+        source[:] = np.arange(source.size).reshape(source.shape)
+        target = np.full((rows + 1, strides[1]), -1, np.float32)
+        run(source.ctypes.data, target.ctypes.data, rows, columns, *strides)
+        assert (target[:rows, :columns] == source[:, :rows].T).all()
+        assert (target[rows:] == -1).all() and (target[:, columns:] == -1).all()
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])

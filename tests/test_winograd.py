@@ -68,7 +68,7 @@ class Executor:
 
     def __init__(self, folder: Path) -> None:
         from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
-        from vortex.codegen.cpu_load import copy_kernel, transpose_kernel
+        from vortex.codegen.cpu_load import PAST_IR, copy_kernel, transpose_kernel
         from vortex.codegen.cpu_steps import quad_ir, settle_ir
         from vortex.codegen.cpu_tile import stream_ir
         from vortex.codegen.cpu_winograd import winograd_costs, winograd_kernels, winograd_table
@@ -80,7 +80,7 @@ class Executor:
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         loads = [copy_kernel(LANES), transpose_kernel(LANES)]
         parts = [*kernels, dispatch(tiles), *loads, *winograd_kernels(TILES, LANES)]
-        text = stream_ir(LANES) + settle_ir(LANES) + quad_ir(LANES)
+        text = stream_ir(LANES) + settle_ir(LANES) + quad_ir(LANES) + PAST_IR
         compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=text)
         function = winograd_costs(MODEL.rates, MODEL.table, LANES, CPU)
         compile_object([function], cpu_target(CPU), folder / "costs.o", share=False)

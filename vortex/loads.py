@@ -230,7 +230,9 @@ def reloading(
     outside = ops.where(s.rows_first > 0.5, ops.least(filled, 1.0), ops.where(reused_b <= rates.l2_bytes, 0.0, 1.0))
     seen_b = outside * (rates.shared_stream * dropped)
     anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * (a.tile * supply.byte)
-    seen_a = ops.where(reused_a <= rates.l2_bytes, 0.0, anew)
+    # A packed block of B stays in L2 all the while.
+    beside = reused_a + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * block_b
+    seen_a = ops.where(beside <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.
         both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels
         return t.tiles * (t.panels * exposed(ops, both, one) + (t.panels - 1.0) * seen_a + seen_b)

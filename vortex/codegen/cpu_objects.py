@@ -15,7 +15,7 @@ from vortex.codegen.cpu_dot import dot_shapes, emit_dots
 from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_tile
 from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishing_kernel, micro_kernel
-from vortex.codegen.cpu_load import COPY_SYMBOL, copy_kernel, transpose_kernel
+from vortex.codegen.cpu_load import COPY_SYMBOL, PAST_IR, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, LoadStage, nest
 from vortex.codegen.cpu_pack import EITHER_IR
 from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
@@ -130,7 +130,7 @@ def _emit_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: P
 
 
 def _emit_loads(_: Sequence[object], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path)
+    compile_object([copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path, llvm_ir=PAST_IR)
 
 
 @dataclass(frozen=True)
