@@ -612,7 +612,8 @@ class TestExplanation:
             ((1, 56, 56, 3), (64, 3, 7, 7), {"stride": 2, "padding": 3}, "direct along lines"),
             ((1, 56, 56, 96), (96, 1, 7, 7), {"padding": 3, "groups": 96}, "depthwise, grid .*96 groups|96 groups"),
             ((1, 56, 56, 128), (128, 4, 3, 3), {"padding": 1, "groups": 32}, "32 groups(.|\n)*groups in vectors, grid"),
-            ((1, 56, 56, 64), (64, 64, 1, 1), {}, "gemm 3136x64x64 .*packed B"),
+            ((1, 56, 56, 64), (256, 64, 1, 1), {}, "gemm 3136x256x64 .*packed B"),
+            ((1, 56, 56, 64), (16, 64, 1, 1), {}, "gemm 3136x16x64 .*plain B"),
         ],
     )
     def test_families(self, conv: ConvKernel, x: tuple[int, ...], w: tuple[int, ...], where: dict, told: str):

@@ -15,7 +15,7 @@ from vortex.errors import ShapeError
 from vortex.explain import NEVER, Explanation, rival_line, term_lines, time_text
 from vortex.explain import explain as explain_product
 from vortex.operators import rebuilt
-from vortex.plans import OperandB, Shape, grids
+from vortex.plans import grids
 from vortex.winograd_cost import BLOCKINGS, WinogradCost
 from vortex.winograd_selector import TILES, suits
 
@@ -103,8 +103,8 @@ def explain(
 ) -> ConvExplanation | Explanation:
     """The chosen plan and its nearest rivals; that of the product where the convolution is one."""
     if chosen.family == "gemm":
-        product = Shape(shape.gemm["m"], shape.gemm["n"], shape.gemm["k"], OperandB.PACKED)
         plain = manifest.selector()
+        product = selector.product(shape)
         return explain_product(manifest, plain, product, plain.select(product, threads), threads)
     if min(shape.batch, shape.out_h, shape.out_w, shape.filters) == 0:
         raise ShapeError(f"{shape} has no output to compute; explain one that has")

@@ -13,7 +13,7 @@ from vortex.arithmetic import F32, Array
 from vortex.candidates import WIDEST_PANEL
 from vortex.conv_cost import ConvCost, ConvProblem, ConvStrategies, predict_conv
 from vortex.convolution import ConvShape
-from vortex.plans import Grid, grids
+from vortex.plans import Grid, OperandB, Shape, grids
 from vortex.rates import Rates
 from vortex.selector import NumpyArithmetic, SlopeTable
 from vortex.winograd_cost import Blocking
@@ -213,6 +213,12 @@ class ConvSelector:
                 best = ConvPlan(family, bool(index), rows, grid, float(total[index]), alone=alone)
         assert best is not None
         return best
+
+    def product(self, shape: ConvShape) -> Shape:
+        """The product that a 1x1 filter on every pixel is, with packed weights: those of one panel are a plain B, for
+        which there are tiles of any width."""
+        m, n, k = (shape.gemm[axis] for axis in "mnk")
+        return Shape(m, n, k, OperandB.PACKED) if n > self.panel else Shape(m, n, k, ldb=self.panel)
 
     @cached_property
     def winograd(self) -> WinogradSelector:

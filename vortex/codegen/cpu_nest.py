@@ -246,7 +246,9 @@ def nest(
                             # Short ones end before the hardware has seen a stream: any first panel asks for those.
                             apart: T.let[T.int64] = row if pack_b else ldb
                             kept: T.let[T.bool] = T.bool(True) if rows_first and pack_b else panels == 1
-                            dense: T.let[T.bool] = T.And(kb == step, apart <= row) if from_memory else T.bool(False)
+                            # A single tile waits for rows of B that lie apart, others find them.
+                            found: T.let[T.bool] = T.Or(apart <= row, tiles > 1)
+                            dense: T.let[T.bool] = T.And(kb == step, found) if from_memory else T.bool(False)
                             passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, kb <= SHORT)))
                             if t == 0 and ldc == nb and nb <= SHORT and ended == 0:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
@@ -282,7 +284,8 @@ def nest(
                                 passing, A[corner + (i + height) * step + AHEAD + part], (SB if pack_b else B)[further]
                             )
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
-                            often: T.let[T.int64] = T.max(T.truncdiv(STEP * apart * asking, height), T.int64(STEP))
+                            beyond: T.let[T.int64] = T.Select(passing, T.min(row, apart), apart)  # A has no gaps
+                            often: T.let[T.int64] = T.max(T.truncdiv(STEP * beyond * asking, height), T.int64(STEP))
                             rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, STEP * sharing)
                             asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
                             every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))
@@ -302,7 +305,7 @@ def nest(
                                 T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS)),
                                 coming,
                                 every,
-                                apart,
+                                beyond,
                                 T.And(shared, u == 0) if keeps else False,
                                 T.address_of(SB[0]),
                                 finishing,

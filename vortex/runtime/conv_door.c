@@ -121,12 +121,12 @@ static int open_conv(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t cou
   return read_extras(extras, count, turned, out, conv);
 }
 
-/* A 1x1 filter on every pixel: rows of A are pixels. */
+/* A 1x1 filter on every pixel: rows of A are pixels. Filters of one panel are a plain B, for which there are tiles of any width. */
 static vx_call as_product(const vx_conv *conv) {
   vx_call call = {.a = conv->x, .b = conv->w, .c = conv->y, .m = conv->batch * conv->height * conv->width, .n = conv->filters,
                   .k = conv->channels, .outputs = conv->batch * conv->height * conv->width * conv->filters,
-                  .lda = conv->x_stride[2], .ldb = vx_panel, .ldc = conv->y_stride[2], .panel = vx_panel,
-                  .panel_stride = vx_panel * conv->channels, .packed = 1};
+                  .lda = conv->x_stride[2], .ldc = conv->y_stride[2]};
+  lay_panels(&call, conv->filters > vx_panel, vx_panel);
   for (int64_t x = 0; x < vx_operand_count; x++)
     call.extras[x] = (vx_extra){conv->extras[x].data, vx_operands[x].per == VX_PER_ELEMENT ? call.ldc : 0, 1};
   return call;

@@ -65,4 +65,14 @@ static inline int lay_out(const DLTensor *t, matrix *out) {
   return 0;
 }
 
+/* Elements of a packed operand, and how its panels lie in a call. */
+static inline int64_t packed_room(int64_t n, int64_t k) { return rounded(n, vx_panel) * vx_packed_lines(k); }
+
+static inline void lay_panels(vx_call *call, int packed, int64_t stride) {
+  call->packed = packed;
+  call->ldb = packed ? vx_panel : stride;
+  call->panel = packed ? vx_panel : (int64_t)1 << 40;
+  call->panel_stride = packed ? vx_panel * vx_packed_lines(call->k) : 0;
+}
+
 #endif
