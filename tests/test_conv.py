@@ -68,6 +68,8 @@ CASES = [
     pytest.param((2, 9, 11, 3), (7, 3, 3, 3), {"padding": 2, "dilation": 2}, id="three channels, dilated"),
     pytest.param((1, 2, 1, 2), (5, 2, 2, 3), {"padding": 7, "stride": (1, 2)}, id="two channels, mostly padding"),
     pytest.param((40, 3, 3, 16), (48, 16, 3, 3), {"padding": 1}, id="many small images"),
+    pytest.param((9, 14, 14, 512), (24, 512, 1, 1), {}, id="pixels alone, half a vector left"),
+    pytest.param((2, 9, 11, 40), (100, 40, 1, 1), {}, id="pixels alone, two panels"),
     pytest.param((2, 4, 5, 400), (9, 400, 5, 5), {"padding": 2}, id="filter columns in passes"),
     pytest.param(
         (3, 2, 3, 9000),

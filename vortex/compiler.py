@@ -63,8 +63,8 @@ def compile(
     progress("sieving candidates", 0.0)
     found = sieve(rkernel)  # bottom-up: L0 first, every candidate a multiple of the one below
     conv = isinstance(operator, Conv2d)
-    if conv:  # the weights of a 1x1 filter are packed, pixels are rows: no other GEMM is called
-        found = replace(found, strategies=tuple(s for s in found.strategies if takes_packed(s)))
+    if conv:  # pixels are rows, weights of a 1x1 filter are packed, or a plain B where a panel has room for them
+        found = replace(found, strategies=tuple(s for s in found.strategies if takes_packed(s) or s.stage.dot))
     if invariant:
         found = invariant_in_m(found)
 

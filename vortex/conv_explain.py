@@ -16,6 +16,7 @@ from vortex.explain import NEVER, Explanation, rival_line, term_lines, time_text
 from vortex.explain import explain as explain_product
 from vortex.operators import rebuilt
 from vortex.plans import grids
+from vortex.polymerize import select
 from vortex.winograd_cost import BLOCKINGS, WinogradCost
 from vortex.winograd_selector import TILES, suits
 
@@ -105,7 +106,7 @@ def explain(
     if chosen.family == "gemm":
         plain = manifest.selector()
         product = selector.product(shape)
-        return explain_product(manifest, plain, product, plain.select(product, threads), threads)
+        return explain_product(manifest, plain, product, select(plain, product, threads), threads)
     if min(shape.batch, shape.out_h, shape.out_w, shape.filters) == 0:
         raise ShapeError(f"{shape} has no output to compute; explain one that has")
     every = plans(selector, shape, threads, forms)

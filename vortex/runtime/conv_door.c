@@ -134,8 +134,7 @@ static vx_call as_product(const vx_conv *conv) {
 
 static int run_gemm(const vx_conv *conv) {
   vx_call call = as_product(conv);
-  vx_plan plan = vx_recall_batch(&call, 1, 1, 1, vx_get_threads());
-  return vx_execute(&call, &plan);
+  return vx_run(&call);
 }
 
 /* The weights of a form follow those of the forms before it. */
@@ -224,7 +223,8 @@ EXPORT int __tvm_ffi_time_conv_selection(void *self, const TVMFFIAny *args, int3
     vx_conv_plan plan = vx_choose_conv(&c, given[0].v_int64, given[1].v_int64, given[2].v_int64);
     if (plan.family == VX_GEMM_FAMILY) {
       vx_call call = as_product(&c);
-      plan.strategy = vx_select(&call, given[2].v_int64).strategy;
+      vx_polymer polymer;
+      plan.strategy = vx_choose(&call, given[2].v_int64, &polymer).strategy;
     }
     chosen += plan.strategy;
   }
