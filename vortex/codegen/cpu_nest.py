@@ -246,7 +246,8 @@ def nest(
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )
                             # Panels that L2 keeps are not asked for: what comes next are the rows of A, if dense.
-                            # Short ones end before the hardware has seen a stream: any first panel asks for those.
+                            # Short ones end before the hardware has seen a stream: any first panel asks for those,
+                            # and for all beside a B that stays.
                             apart: T.let[T.int64] = row if pack_b else ldb
                             stays: T.let[T.bool] = T.Or(T.bool(pack_b), T.And(kb * nb <= STAYS, m > nb))
                             kept: T.let[T.bool] = T.Or(panels == 1, stays) if rows_first else panels == 1
