@@ -165,17 +165,19 @@ class Effects:
     held_load_cycles: float = 1.0
     """and loads a vector of B."""
     held_late: float = 0.003
-    """Share of the latency that is seen for each line of its rows, of those of A nothing on a core that starts one
-    multiply-add in a cycle, whose prefetchers keep up (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by the share of others;
-    1710902 x 2 x 8 in 3.0 and 4.0),"""
+    """Share of the latency that is seen for each line of its rows where pages are small; elsewhere nothing of those of
+    A, which prefetchers keep up with (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by such a share; 1710902 x 2 x 8 in 3.0
+    and 4.0), nor of a C of up to three vectors, whose lines are asked for. Where pages are small and on a core that
+    starts one multiply-add in a cycle all of this was seen while they were not."""
     held_pieced: float = 0.004
-    """and more with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen
-    4, 16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""
-    held_ragged: float = 0.006
-    """and of those of a C of up to three vectors that are no whole one: a store reaches into the next line, which comes
-    and goes meanwhile (Zen 5: 1430124 x 14 x 6 5.2 ms, and 3.3 by register tiles; small pages were not asked)."""
+    """More with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen 4,
+    16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""
+    held_asked_pieced: float = 0.001
+    """and since lines of C are asked for (Zen 5: in the median of 198 products 1.09 times what they take, k of 64 in
+    three steps by 2, 22 and 64 columns 0.87, 1.08 and 1.2 times)."""
     held_roomy_ragged: float = 0.001
-    """Of such a core (Zen 4: 1430124 x 14 x 6 in 4.0 ms, 410236 x 22 x 16 in 3.7)."""
+    """For those of a C of up to three vectors that are no whole one: a store reaches into the next line (Zen 4: 1430124
+    x 14 x 6 in 4.0 ms, 410236 x 22 x 16 in 3.7)."""
     held_apart_cycles: float = 6.5
     """Cycles in which a vector of longer rows is stored where pages are small,"""
     held_far: float = 0.1

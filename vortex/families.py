@@ -37,6 +37,9 @@ read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed
 4.9; by packed panels 5.1)."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
+HELD_PAST = 0.5
+"""What it takes to write whole lines past the caches, over what as many take to come; then no line of A is waited for
+(a core of a Zen 5, 1888584 x 16 x 16 2.6 ns a row, all of it arithmetic)."""
 HELD_SHORT = 3.0
 """Vectors of rows of C so short that all are one stream."""
 HELD_CROWDED = 10.0

@@ -121,9 +121,10 @@ def loading_a(
     leaps = ops.where(t.depth * o.m > rates.l2_bytes, t.loose_a * rates.leap, 0.0)
     first = ops.name("first_a", ops.most(tile * supply.byte, (ops.most(jumps, leaps) + far_lines) * issued))
     # With a step of k as much of A is asked for as a row of B is wide: of taller tiles, not all of the short rows. Of
-    # longer rows the beginnings.
+    # longer rows the beginnings. What is near enough hardware brings in time.
     beginnings = ops.least(FETCHED_AHEAD / ops.most(p.k, 1.0), 1.0)
-    unasked = ops.most(1.0 - s.width / t.height, 0.0) * beginnings
+    late = ops.most(supply.wait - rates.in_time, 0.0) / ops.most(supply.wait, 1e-12)
+    unasked = ops.most(1.0 - s.width / t.height, 0.0) * beginnings * late
     unfollowed = ops.where(p.k <= FETCHED_AHEAD, 0.0, rates.unfollowed * extra)
     stalls = ops.name("stalls", (1.0 - o.a_is_col) * ops.most(unasked, unfollowed) * issued)
     gaps = ops.where(t.steps > 1.5, rates.piece * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)

@@ -88,7 +88,9 @@ class Rates:
     """Bytes fetched ahead past each row of a panel: a gift to the next panel if L2 keeps them, else a waste."""
     l3_latency: float
     dram_latency: float
-    """Seconds from asking for a line to having it."""
+    """Seconds from asking for a line to having it,"""
+    in_time: float
+    """so many of which hardware is ahead of a tile that takes short rows of A one after the other."""
     window: float
     """Instructions in flight in one core."""
     partial: float

@@ -31,6 +31,8 @@ class Stored:
     """What C is to a task."""
 
     bytes: Value
+    past: Value
+    """1 where its lines go past the caches, else 0."""
     passed: Value
     """Bytes that it is read and written by, the first time it is stored to;"""
     again: Value
@@ -116,6 +118,7 @@ def storing(
     )
     return Stored(
         size,
+        past,
         passed,
         (1.0 + back) * (t.steps - 1.0) * size * kept,
         partials,

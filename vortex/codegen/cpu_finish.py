@@ -111,5 +111,9 @@ class Finish:
             self.target.store(self.vectors, place, mask, value)
         self.vectors.used = 0
 
+    def address(self, i: Any, column: Any) -> Any:
+        """Of an element of the output."""
+        return self.target.address(i * self.target.stride + column)
+
     def _at(self, place: int) -> Any:
         return T.ramp(place * self.lanes, 1, self.lanes)

@@ -33,6 +33,9 @@
 /* Whether B is well within the outermost cache. */
 static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k * NEAR_LOOSE); }
 
+/* Whether A and C are: then the held family asks for nothing. */
+static int stays_near(const vx_call *call) { return !vx_overflows((call->m * call->k + call->outputs) * NEAR_LOOSE); }
+
 /* Whether what is asked for of B a few of its rows ahead is in L1 when a tile of so many rows reads it. Where pages are small, a packed one is if
  * all its translations are found again: on a Granite Rapids one row by 0.5 and 1 MB goes at 95 to 108 GB/s and by 2.4 MB at 33, with nothing
  * asked for into L1 at 67 to 73 and 28; by 4 MB and more both are alike, and by 9 MB out of memory one row goes at 12.8 and 13.7, four at 11.2
@@ -139,7 +142,7 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   const vx_strategy *s = work->strategy;
   int64_t tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
   int quiet = call->packed && vx_roomy;
-  int near = !quiet && comes_in_time(call, at->m);
+  int near = s->held ? stays_near(call) : !quiet && comes_in_time(call, at->m);
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
   int32_t how = part->accumulate | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;

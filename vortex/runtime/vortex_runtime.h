@@ -191,10 +191,10 @@ extern const vx_nest vx_nests[2][2][2][3];
 typedef int32_t (*vx_held)(const float *a, const float *b, float *c, int64_t count, int64_t k, int64_t lda, int64_t ldb,
                            int64_t ldc, int32_t last, int32_t how);
 extern const vx_held vx_held_tiles[VX_HELD_WIDTHS];
-/* The same with the store stage in it, 0 where there is none of either: sums are added to `c` if `accumulate`, and finished; `out` and
+/* The same with the store stage in it, 0 where there is none of either: sums are added to `c` if `how` says so, and finished; `out` and
  * what the chain reads are those of the first row. */
 typedef int32_t (*vx_held_finish)(const float *a, const float *b, const float *c, void *out, int64_t count, int64_t k, int64_t lda,
-                                  int64_t ldb, int64_t ldc, int64_t ldo, int32_t last, int32_t accumulate, const void *x0,
+                                  int64_t ldb, int64_t ldc, int64_t ldo, int32_t last, int32_t how, const void *x0,
                                   int64_t stride0, const void *x1, int64_t stride1, const void *x2, int64_t stride2, const void *x3,
                                   int64_t stride3);
 extern const vx_held_finish vx_held_finish_tiles[VX_HELD_WIDTHS];
