@@ -202,7 +202,7 @@ class Effects:
     """and for each further row of A that passes with it (Zen 4, 2 threads, halves of the columns against halves of k:
     1 x 512 x 2048 37 us and 30, 2 x 512 x 2048 111 and 37, 4 x 1536 x 2048 270 and 140, out of memory 1 x 1024 x 16384
     1.76 ms and 1.19, 4 x 1024 x 16384 5.5 and 1.9). A Zen 5, which is asked for the next rows, and a Zen 3 have
-    none."""
+    none. All three were fitted while tasks still shared lines of C, which cost as much on a Zen 5 (execute.c)."""
     finish_cycles: float = 3.0
     """Cycles in which a store stage apart from the micro-kernels takes a vector of sums: it reads, converts and stores
     (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""
