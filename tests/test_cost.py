@@ -332,6 +332,41 @@ def test_vectors_of_sums_that_reach_into_the_next_row_are_waited_for():
     assert longer("xeon-8255c", 12, 3 * held) == 0
 
 
+def held_alone(name: str) -> Selector:
+    spec = load_spec(name)
+    return selector(spec, [strategy for strategy in found(spec).strategies if strategy.stage.held][:1])
+
+
+def test_whole_lines_of_the_held_family_that_pass_the_caches_cost_half_of_what_comes():
+    """Of the only vector of a row, and a single step of k; all other results come before they are written."""
+    one = held_alone("epyc-zen5")
+    (depth,), rows = {strategy.l1.k for strategy in one.strategies}, int(one.rates.outer_bytes) // 32
+    kept = replace(one, rates=replace(one.rates, outer_bytes=1e30))
+
+    def saved(n: int, k: int) -> float:
+        (past,), (through,) = (np.asarray(by.costs(Shape(rows, n, k), ONE_TASK, 1).total) for by in (one, kept))
+        assert past < NEVER
+        return float(through - past) / float(through)
+
+    assert 0.2 < saved(16, 2) < 0.7 and saved(16, depth) > 0.1
+    assert not any((saved(16, depth + 1), saved(12, 2)))
+
+
+def test_short_rows_of_a_from_near_are_in_time_for_a_tall_tile_where_pages_are_large():
+    """On a core that starts two multiply-adds a cycle; out of memory the rest of them is waited for on any."""
+    for name, waits_near in (("epyc-zen5", False), ("epyc-zen4", True)):
+        spec = load_spec(name)
+        plain = (s for s in found(spec).strategies if s.stage.tiled and not (s.stage.swap or s.stage.pack_a))
+        one = selector(spec, [s for s in plain if s.l0.m >= 20 and s.l0.n == 16][:1])
+
+        def waited(share: float, one: Selector = one) -> float:
+            """Seconds for each row, where A takes up so much of what is counted on of the outermost cache."""
+            rows = int(share * one.rates.l3_bytes) // (4 * 29)
+            return float(np.asarray(one.costs(Shape(rows, 16, 29), ONE_TASK, 1).exposed_a)[0]) / rows
+
+        assert waited(20.0) > 2e-9 and (waited(0.4) > 0.1 * waited(20.0)) == waits_near
+
+
 def test_rows_that_the_held_family_takes_in_pieces_are_waited_for():
     """For each step of k after the first, out of memory more than out of L3, and out of L2 not at all."""
     spec = load_spec("epyc-zen4")

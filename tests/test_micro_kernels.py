@@ -226,6 +226,8 @@ def test_b_and_the_sums_of_a_held_kernel_stay_in_registers(tmp_path: Path) -> No
     assert not re.findall(r"zmm\d+,.*\(%rsp\)|\(%rsp\).*,%zmm", body)
     past = re.findall("vmovntps", body)
     assert len(past) == held.m + 1 and "vmovntps" not in half, "a few rows at a time, the last ones one by one"
+    asked = [len(re.findall("prefetchw", text)) for text in (body, half)]
+    assert asked == [held.m + 1, held.m // 2 + 1], "each line of C that comes, to be written, once"
 
 
 @pytest.mark.parametrize(("near", "asks"), [(False, "prefetcht1"), (True, "prefetcht0")])

@@ -24,6 +24,8 @@ from vortex.analyzer import (
     CLOSE_FILTERS,
     FILTERS,
     MOST_ARRIVING,
+    MOST_OF_FILTERS,
+    NARROW,
     analyze,
     arrives,
     choose_panel,
@@ -78,28 +80,35 @@ def test_noise_does_not_choose_the_width_of_panels_of_filters() -> None:
     assert min(chosen(CLOSE_FILTERS)) >= 64 > min(chosen(0.0))
 
 
-@pytest.mark.parametrize(("more", "expected"), [(1.0, 32), (1.001, 32), (1.004, 64)])
+@pytest.mark.parametrize(("more", "expected"), [(1.0, 32), (1.001, 32), (1.004, 48)])
 def test_of_panels_that_are_priced_alike_the_narrowest_is_taken(more: float, expected: int) -> None:
-    of = selector(load_spec("epyc-zen5"), [s for s in found(load_spec("epyc-zen5")).strategies if s.l0.n in (32, 64)])
+    of = selector(load_spec("epyc-zen5"), [s for s in found(load_spec("epyc-zen5")).strategies if s.l0.n in (32, 48)])
     shapes = domain((64, 512), [OperandB.PACKED], {})
 
     def price(priced: Selector, asked: Sequence[Problem]) -> np.ndarray:
-        return np.full((len(asked), len(priced.strategies)), 1.0 if priced.panel == 64 else more, np.float32)
+        return np.full((len(asked), len(priced.strategies)), 1.0 if priced.panel == 48 else more, np.float32)
 
     assert choose_panel(of.rates, of.table, of.lanes, of.strategies, shapes, None, price=price) == expected
 
 
-@pytest.mark.parametrize(("name", "widest"), [("epyc-zen3", 16), ("epyc-zen4", 96)])
-def test_a_panel_comes_from_l2_in_half_of_the_arithmetic(name: str, widest: int) -> None:
-    """However close the wider ones are priced: their tiles are low, and read all of a panel for few rows. All panels
-    that a packed operand may have do by AVX-512."""
+@pytest.mark.parametrize(
+    ("name", "close", "widest"),
+    [("epyc-zen3", 10.0, 16), ("epyc-zen4", 10.0, 64), ("epyc-zen3", 0.0, 16), ("epyc-zen4", 0.0, 48)],
+)
+def test_a_panel_comes_from_l2_in_a_part_of_the_arithmetic(name: str, close: float, widest: int) -> None:
+    """However much better the wider ones are priced: their tiles are low, and read all of a panel for few rows."""
     spec = load_spec(name)
     of = selector(spec, [s for s in found(spec).strategies if s.stage.tiled])
-    filters = domain((64, 512), [OperandB.PACKED], {"n": FILTERS})
-    chosen = choose_panel(of.rates, of.table, of.lanes, of.strategies, filters, None, close=10.0)
+    columns = domain((64, 512), [OperandB.PACKED], {"n": FILTERS})
+
+    def price(priced: Selector, asked: Sequence[Problem]) -> np.ndarray:
+        return np.full((len(asked), len(priced.strategies)), 1.0 / priced.panel, np.float32)
+
+    chosen = choose_panel(of.rates, of.table, of.lanes, of.strategies, columns, None, close, price)
     low = {s.l0.n: s.l0.m for s in of.strategies if not s.stage.pack_b}
-    assert chosen == widest and min(low) < widest < max(low)
-    assert arrives(of.rates, of.table, low[chosen], chosen, of.lanes) <= MOST_ARRIVING
+    assert chosen == widest and min(low) < widest and widest < max(low)
+    most = MOST_OF_FILTERS if close else MOST_ARRIVING
+    assert chosen == NARROW * of.lanes or arrives(of.rates, of.table, low[chosen], chosen, of.lanes) <= most
 
 
 @given(st.integers(1, 4000), st.sampled_from([(8, 1), (8, 4), (16, 1), (16, 3), (16, 9), (16, 13)]), st.integers(1, 3))

@@ -33,10 +33,15 @@ of the caches: with 1152 in place of 1024 and 2048 no wide tile was kept that re
 products the choice was 0.93 of the best plan and not 0.96 (Zen 5)."""
 FILTERS = often(dict.fromkeys((16, 32, 64, 96, 128, 192, 256, 384, 512), 1.0))
 """Columns of a packed operand that is the weights of a convolution."""
-MOST_ARRIVING = 0.5
-"""Share of a tile's arithmetic in which a row of a packed panel may come from L2. With 2 x 48 by AVX2 it is 0.84, which
-the prices of single plans hide behind cuts of k: by such panels convolutions of a Zen 3 went at 18 to 75 GFLOP/s, and
-by those of 6 x 16 (0.27) at 47 to 88. Of AVX-512 6 x 64 is 0.33 on a Zen 4 and a Zen 5, and 4 x 96 is 0.5."""
+MOST_ARRIVING, MOST_OF_FILTERS = 0.28, 0.36
+"""Shares of a tile's arithmetic in which a row of a packed panel may come from L2, which the prices of single plans do
+not see: a panel is read again by every tile, from lines that others want at the same time. With 2 x 48 by AVX2 it is
+0.84: by such panels convolutions of a Zen 3 went at 18 to 75 GFLOP/s, and by those of 6 x 16 (0.27) at 47 to 88. Of
+AVX-512 9 x 48 is 0.2, 6 x 64 0.3, 5 x 80 0.4 and 4 x 96 0.5 on a Zen 5: there 18 packed products of 1 to 4800 rows are
+1.05 times as fast on two cores by 48 columns as by 80 (1.00 to 1.18), on one 1.02; of 36 convolutions by 1 x 1 filters
+by 64 columns 1.03 times as fast as by 96, 112 filters 1.15 times. By 48 those lose 1 %, and with few channels 4."""
+NARROW = 2
+"""Vectors of a panel that may come in a larger part: of AVX2's no other tile loads fewer vectors than it multiplies."""
 CLOSE_FILTERS = 0.01
 """Widths of panels of filters that are priced so close are told apart by the noise of the measured kernels alone. The
 widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
@@ -205,7 +210,9 @@ def choose_panel(
     unpacked = [s for s in strategies if not s.stage.pack_b]
     main = ((s.l0.n, s.l0.m) for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled)
     tiles = dict(sorted(main))  # of a width the tallest
-    in_time = [n for n, m in tiles.items() if rates.room or arrives(rates, table, m, n, lanes) <= MOST_ARRIVING]
+    most = MOST_OF_FILTERS if close else MOST_ARRIVING
+    any_width = NARROW * lanes if not rates.room else max(tiles)
+    in_time = [n for n, m in tiles.items() if n <= any_width or arrives(rates, table, m, n, lanes) <= most]
     widths = in_time or list(tiles)
     scores = {}
     for panel in widths:
