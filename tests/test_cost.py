@@ -369,8 +369,7 @@ def test_short_rows_of_a_from_near_are_in_time_for_a_tall_tile_where_pages_are_l
 
 def test_rows_that_the_held_family_takes_in_pieces_are_waited_for():
     """For each step of k after the first, out of memory more than out of L3, and out of L2 not at all."""
-    spec = load_spec("epyc-zen4")
-    one = selector(spec, [strategy for strategy in found(spec).strategies if strategy.stage.held][:1])
+    one = held_alone("epyc-zen4")
     (depth,) = {strategy.l1.k for strategy in one.strategies}
     whole = replace(one, rates=replace(one.rates, held_pieced=0.0))
 

@@ -106,7 +106,7 @@ def test_a_panel_comes_from_l2_in_a_part_of_the_arithmetic(name: str, close: flo
 
     chosen = choose_panel(of.rates, of.table, of.lanes, of.strategies, columns, None, close, price)
     low = {s.l0.n: s.l0.m for s in of.strategies if not s.stage.pack_b}
-    assert chosen == widest and min(low) < widest and widest < max(low)
+    assert chosen == widest and min(low) < widest < max(low)
     most = MOST_OF_FILTERS if close else MOST_ARRIVING
     assert chosen == NARROW * of.lanes or arrives(of.rates, of.table, low[chosen], chosen, of.lanes) <= most
 

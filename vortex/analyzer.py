@@ -41,7 +41,7 @@ AVX-512 9 x 48 is 0.2, 6 x 64 0.3, 5 x 80 0.4 and 4 x 96 0.5 on a Zen 5: there 1
 1.05 times as fast on two cores by 48 columns as by 80 (1.00 to 1.18), on one 1.02; of 36 convolutions by 1 x 1 filters
 by 64 columns 1.03 times as fast as by 96, 112 filters 1.15 times. By 48 those lose 1 %, and with few channels 4."""
 NARROW = 2
-"""Vectors of a panel that may come in a larger part: of AVX2's no other tile loads fewer vectors than it multiplies."""
+"""Vectors of a panel that may come in a larger part: of AVX2's only a vector alone comes in less than 6 x 16."""
 CLOSE_FILTERS = 0.01
 """Widths of panels of filters that are priced so close are told apart by the noise of the measured kernels alone. The
 widest of them is taken: pixels are read for fewer panels, and few channels along lines want many vectors."""
@@ -211,8 +211,8 @@ def choose_panel(
     main = ((s.l0.n, s.l0.m) for s in unpacked if s.l0.n <= WIDEST_PANEL * lanes and s.stage.tiled)
     tiles = dict(sorted(main))  # of a width the tallest
     most = MOST_OF_FILTERS if close else MOST_ARRIVING
-    any_width = NARROW * lanes if not rates.room else max(tiles)
-    in_time = [n for n, m in tiles.items() if n <= any_width or arrives(rates, table, m, n, lanes) <= most]
+    arriving = {n: arrives(rates, table, m, n, lanes) for n, m in tiles.items()}
+    in_time = [n for n in tiles if rates.room or n <= NARROW * lanes or arriving[n] <= most]
     widths = in_time or list(tiles)
     scores = {}
     for panel in widths:

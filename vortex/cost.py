@@ -32,6 +32,7 @@ from vortex.families import (
     HELD_STREWN,
     dot_products,
     held_late,
+    held_past,
     held_rows,
     held_serves,
     streamed_rows,
@@ -166,17 +167,13 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     entered = rates.nest + (rates.row_nest - rates.nest) * (s.held + s.streamed)
     start = starting(ops, rates, p) + waves * entered
     parts = ops.name("parts", adding(ops, rates, p))
-    # Vectors of the held family that are lines pass the caches by with its only step of k.
-    lines = 1.0 if rates.lanes * FLOAT == rates.line_bytes else 0.0
-    alone = ops.name(
-        "alone", ops.where(ops.most(t.steps - 1.5, t.columns - rates.lanes - 0.5) > 0.0, 0.0, lines * c.past)
-    )
-    written = (1.0 + rates.written_back) - (1.0 + rates.written_back - HELD_PAST) * alone
+    past = ops.name("held_past", held_past(ops, rates, t, c.past))
+    written = (1.0 + rates.written_back) - (1.0 + rates.written_back - HELD_PAST) * past
     stream = (bytes_a + b.bytes + written * c.bytes) * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     held_copying = s.pack_b * (1.0 - o.prepacked) * copying
-    late = (1.0 - alone) * (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes)
+    late = (1.0 - past) * (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes)
     waits = late * supply.wait + HELD_STREWN * c.strewn
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits) + held_copying, task)
     task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)

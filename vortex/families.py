@@ -177,6 +177,13 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented
     return compute + exposed(ops, stream, compute) + waits + recurring(ops, rates, t, o) + torn(ops, rates, t, o)
 
 
+def held_past(ops: Arithmetic, rates: Rates, t: Task, past: Value) -> Value:
+    """1 where lines of the held family gain by passing the caches by: whole vectors, each the only one of its row, that
+    a single step of k makes."""
+    lines = 1.0 if rates.lanes * FLOAT == rates.line_bytes else 0.0
+    return ops.where(ops.most(t.steps - 1.5, t.columns - rates.lanes - 0.5) > 0.0, 0.0, lines * past)
+
+
 def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
     """0 for the held family where it cannot serve: k not contiguous in A, or many steps of it."""
     return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)

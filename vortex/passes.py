@@ -98,11 +98,11 @@ def quads_pay(timer: KernelTimer, shapes: Iterable[tuple[int, int]]) -> bool:
     return timer.quads
 
 
-HAND_OFFS, ROUNDS, APART_S = 200, 12, 0.04
+HAND_OFFS, ROUNDS, APART_S = 200, 5, 0.005
 """Hand-offs of a round, rounds, and seconds between them. While something else has a core for a moment a whole round
 takes four times as long: one compilation in four thought so of threads when there was a single round. And a host moves
-virtual cores about: for half a second and more two of a Zen 5 hand a line to each other in 350 ns instead of 45, and of
-three compilations one thought for good that threads start in 3.0 us, which do in 0.8 and 1.2."""
+virtual cores about: for seconds two of a Zen 5 hand a line to each other in 350 ns instead of 45. Rounds over half a
+second did not outlive that: of three compilations one still priced the start of a thread at 2.8 us, two at 0.8."""
 
 
 def handed(timer: KernelTimer, cores: int) -> float:
