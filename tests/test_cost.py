@@ -535,17 +535,59 @@ def test_where_pages_are_small_the_held_family_leaves_rows_of_many_vectors_to_ti
     assert ahead(small, 16) > 0.8 * ahead(large, 16)
 
 
-def test_where_pages_are_small_lines_of_long_rows_keep_the_held_family_waiting():
+def test_where_pages_are_small_a_vector_of_longer_rows_takes_its_time():
+    """Of the held family, however few steps of k there are; not of rows that are one stream, nor under arithmetic."""
     one = small_pages("epyc-zen5")
-    sooner = replace(one, rates=replace(one.rates, held_far=one.rates.held_late))
+    sooner = replace(one, rates=replace(one.rates, held_apart=0.0))
     held = [i for i, s in enumerate(one.strategies) if s.stage.held]
 
-    def longest(by: Selector, n: int) -> float:
-        total = np.asarray(by.costs(Shape(4463, n, 3), ONE_TASK, 1).total)
+    def longest(by: Selector, n: int, k: int) -> float:
+        total = np.asarray(by.costs(Shape(4463, n, k), ONE_TASK, 1).total)
         return max(float(total[i]) for i in held if total[i] < NEVER)
 
-    assert longest(one, 671) > 1.1 * longest(sooner, 671)
-    assert longest(one, 100) == pytest.approx(longest(sooner, 100), rel=1e-5)
+    assert longest(one, 671, 1) > 1.3 * longest(sooner, 671, 1)
+    assert longest(one, 671, 1) - longest(sooner, 671, 1) > 1.2 * (longest(one, 671, 3) - longest(sooner, 671, 3))
+    for n, k in ((48, 1), (671, 12)):
+        assert longest(one, n, k) == longest(sooner, n, k)
+
+
+def test_rows_of_a_turned_product_pass_for_every_panel_out_of_l2():
+    """In bands that L2 keeps, if k is a single step."""
+    one = selector(load_spec("epyc-zen5"), found(load_spec("epyc-zen5")).strategies)
+    turned = [i for i, s in enumerate(one.strategies) if s.stage.swap and s.stage.pack_b]
+
+    def again(n: int) -> np.ndarray:
+        """Seconds for each row of B."""
+        return np.asarray(one.costs(Shape(100, n, 700, OperandB.TRANSPOSED), ONE_TASK, 1).terms()["reload"]) / n
+
+    few, many = again(400), again(8000)
+    deep = [i for i in turned if one.strategies[i].l1.k >= 700 and one.strategies[i].l0.n <= 48]
+    shallow = [i for i in turned if one.strategies[i].l1.k < 350 and one.strategies[i].l0.n <= 48]
+    assert deep and (many[deep] < 1.2 * few[deep] + 1e-12).all()
+    assert shallow and (many[shallow] > 1.2 * few[shallow]).any()
+
+
+def test_where_pages_are_small_the_rows_of_a_turned_product_are_waited_for():
+    large, small = selector(load_spec("epyc-zen5"), found(load_spec("epyc-zen5")).strategies), small_pages("epyc-zen5")
+    at = Shape(128, 3072, 768, OperandB.TRANSPOSED)
+    seen, before = (np.asarray(one.costs(at, ONE_TASK, 1).terms()["exposed_a"]) for one in (small, large))
+    turned = [i for i, s in enumerate(small.strategies) if s.stage.swap and s.stage.pack_b]
+    stream = 4 * 3072 * 768 * small.rates.l3_byte
+    assert turned and (seen[turned] > 0.75 * stream).all() and before[turned].min() < 0.1 * stream
+
+
+def test_where_pages_are_small_several_tiles_of_columns_wait_for_the_long_side():
+    """Of the dot family: no rows of it are streams then."""
+    small, large = (
+        selector(spec, [s for s in found(spec).strategies if s.stage.dot])
+        for spec in (paged("epyc-zen5", 2048), load_spec("epyc-zen5"))
+    )
+
+    def takes(one: Selector, m: int) -> float:
+        (seconds,) = np.asarray(one.costs(Shape(m, 4096, 1000, OperandB.TRANSPOSED), ONE_TASK, 1).total)
+        return float(seconds)
+
+    assert takes(small, 20) / takes(large, 20) > 1.1 * takes(small, 8) / takes(large, 8)
 
 
 def test_rows_that_push_each_other_out_are_seen_under_arithmetic_where_pages_are_small():

@@ -69,6 +69,18 @@ def test_regions_take_their_part_of_every_operand(fused: FusedGemm) -> None:
         assert np.array_equal(out, expected(a, b.T, extras))
 
 
+def test_bands_of_a_turned_product_are_stored_where_they_belong(fused: FusedGemm) -> None:
+    m, k = 37, 600
+    n = int(fused.manifest.rates.l2_bytes) // (4 * k) * 2 + 37
+    a, b, extras = integers(m, k), integers(n, k), operands(m, n)
+    turned = [p for p in fused.plans(m, n, k, transpose_b=True, threads=1) if p.strategy.stage.swap]
+    for plan in turned:
+        out = np.full((m, n), np.nan, np.float32)
+        fused.run(plan, a, b, out, transpose_b=True, **extras)
+        assert np.array_equal(out, expected(a, b.T, extras)), plan
+    assert turned or not any(s.stage.swap and s.stage.pack_b for s in fused.strategies)
+
+
 @pytest.mark.parametrize("kind", list(OperandB))
 @pytest.mark.parametrize("transpose_a", [False, True])
 def test_every_strategy(fused: FusedGemm, kind: OperandB, transpose_a: bool) -> None:

@@ -326,6 +326,27 @@ def test_bands_of_a_tall_a(gemm: GemmKernel) -> None:
         assert np.array_equal(gemm(a, operand, out=out, accumulate=True), expected)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_bands_of_a_turned_product(gemm: GemmKernel, threads: int, accumulate: bool) -> None:
+    """Rows of B pass in bands that L2 keeps beside what is packed once for all of them."""
+    m, k = 101, 700
+    n = threads * (int(gemm.manifest.rates.l2_bytes) // (4 * k) * 2 + 37)  # twice of what it keeps, and some
+    a, b, before = reals(m, k), reals(n, k), reals(m, n)
+    exact = before * accumulate + a.astype("f8") @ b.T.astype("f8")
+    first: np.ndarray | None = None
+    (_, left), (_, right) = inside(a, 3, 10), inside(b, 1, 4)
+    turned = [p for p in gemm.plans(m, n, k, transpose_b=True, threads=threads) if p.strategy.stage.swap]
+    for plan in turned:
+        room, out = inside(before.copy(), 5, 2)
+        gemm.run(plan, left, right, out, transpose_b=True, accumulate=accumulate)
+        assert np.isnan(room[:, :5]).all() and np.isnan(room[:, -2:]).all(), f"{plan} wrote outside out"
+        assert np.allclose(out, exact, rtol=1e-4, atol=1e-3), plan
+        first = out.copy() if first is None else first
+        assert np.array_equal(out, first), plan
+    assert turned or not any(s.stage.swap and s.stage.pack_b for s in gemm.strategies)
+
+
 def test_read_only_inputs(gemm: GemmKernel) -> None:
     a, b = integers(20, 30), integers(30, 40)
     a.flags.writeable = b.flags.writeable = False

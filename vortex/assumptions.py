@@ -164,25 +164,23 @@ class Effects:
     """gets into its kernel,"""
     held_load_cycles: float = 1.0
     """and loads a vector of B."""
-    held_late: float = 0.003
-    """Share of the latency that is seen for each line of its rows where pages are small; elsewhere nothing of those of
-    A, which prefetchers keep up with (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by such a share; 1710902 x 2 x 8 in 3.0
-    and 4.0), nor of a C of up to three vectors, whose lines are asked for. Where pages are small and on a core that
-    starts one multiply-add in a cycle all of this was seen while they were not."""
+    held_scattered: float = 0.003
+    """Share of the latency that is seen for each line of a C of more than three vectors; nothing of shorter ones, whose
+    lines are asked for, nor of A, which prefetchers keep up with (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by such a
+    share; 1710902 x 2 x 8 in 3.0 and 4.0. Granite Rapids, 224 products of 2 to 4000 columns and k of 3 to 32, C in L2
+    and beyond, and 92 of races: 15 % off in the mean so, 31 by what was seen while none were)."""
     held_pieced: float = 0.004
     """More with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen 4,
     16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""
     held_asked_pieced: float = 0.001
-    """and since lines of C are asked for (Zen 5: in the median of 198 products 1.09 times what they take, k of 64 in
-    three steps by 2, 22 and 64 columns 0.87, 1.08 and 1.2 times)."""
+    """of a core that does (Zen 5: in the median of 198 products 1.09 times what they take, k of 64 in three steps by 2,
+    22 and 64 columns 0.87, 1.08 and 1.2 times)."""
     held_roomy_ragged: float = 0.001
     """For those of a C of up to three vectors that are no whole one: a store reaches into the next line (Zen 4: 1430124
     x 14 x 6 in 4.0 ms, 410236 x 22 x 16 in 3.7)."""
-    held_apart_cycles: float = 6.5
-    """Cycles in which a vector of longer rows is stored where pages are small,"""
-    held_far: float = 0.1
-    """and each line of still longer ones so much of the latency (Granite Rapids: 4463 x 671 x 3 1.41 ms, and 0.56 by
-    register tiles, which write runs of 13 vectors)."""
+    held_apart_cycles: float = 7.5
+    """Cycles that a vector of longer rows takes at least where pages are small (Granite Rapids, 60 to 4000 columns, C
+    in L2: 1.9 to 2.6 ns with k of 3, 3.4 to 3.8 with 16)."""
     held_recurring_cycles: float = 24.0
     """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
     in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
@@ -227,7 +225,10 @@ class Effects:
     turn_start_s: float = 4.4e-8
     """and to begin turning the product back over."""
     outer_fill: float = 0.75
-    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth."""
+    """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth;"""
+    scattered_outer_fill: float = 1.0
+    """where pages are small, all of them (Granite Rapids: one row by 2.4 to 67 MB at 24 to 28 GB/s, which is what the
+    probe finds)."""
     fill: float = 0.875
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     tile_fill: float = 2.0

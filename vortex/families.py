@@ -35,6 +35,10 @@ DOT_FAR = 0.5
 """Of the time that memory takes over the outermost cache, what is seen of the long side where several tiles of columns
 read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed B 6.1 ms, which was expected to take
 4.9; by packed panels 5.1)."""
+DOT_SEEN = 0.7
+"""Of the time of its loads, what is seen even under arithmetic where several tiles of columns read the long side, if
+pages are small (Granite Rapids, seconds beyond arithmetic over those of loads: 0.6 to 1.3 for 16 columns, 0.45 to 0.7
+for 22, 0.55 to 1.2 for 32)."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_PAST = 0.5
@@ -102,7 +106,10 @@ def dot_products(
     waits = (pages * rates.page + beside_others) * late
     beyond = ops.most(source - ops.most(rates.l3_byte, rates.l3_byte_shared * p.active), 0.0)
     far = ops.where(abreast > 1.5, DOT_FAR * passing * beyond, 0.0)
-    once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + far + exposed(ops, load, compute)
+    seen = exposed(ops, load, compute)
+    if rates.reach:
+        seen = ops.most(seen, ops.where(abreast > 1.5, DOT_SEEN, 0.0) * load)
+    once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + waits + far + seen
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
 
@@ -143,9 +150,8 @@ def one_stream(ops: Arithmetic, rates: Rates, t: Task) -> Value:
 
 def held_late(ops: Arithmetic, rates: Rates, t: Task, bytes_a: Value, scattered: Value) -> Value:
     """Bytes of A, and of a C whose vectors do not follow each other, whose whole latency the held family sees."""
-    far = ops.where(t.columns <= FETCHED_AHEAD, rates.held_scattered, rates.held_far)
-    late = rates.held_late + rates.held_pieced * (t.steps - 1.0)
-    return late * bytes_a + ops.where(one_stream(ops, rates, t) > 0.5, rates.held_ragged, far) * scattered
+    late = ops.where(one_stream(ops, rates, t) > 0.5, rates.held_ragged, rates.held_scattered)
+    return rates.held_pieced * (t.steps - 1.0) * bytes_a + late * scattered
 
 
 def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, waits: Value) -> Value:
@@ -161,7 +167,8 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented
     # Of longer rows no set of L1 has room for C.
     strided = ops.where(t.columns <= FETCHED_AHEAD, 0.0, rates.line_bytes * rates.l2_byte)
     if rates.held_apart:
-        strided = ops.where(one_stream(ops, rates, t) > 0.5, strided, ops.most(strided, rates.held_apart))
+        apart = rates.held_apart - k * (rates.multiply_add * rates.held_step)
+        strided = ops.most(strided, ops.where(one_stream(ops, rates, t) > 0.5, 0.0, apart))
     last = t.columns - (t.panels - 1.0) * rates.lanes
     narrow = ops.where(last + last <= rates.lanes + 0.5, rates.held_narrow, rates.held_step)
     multiplying = k * rates.multiply_add * ((t.panels - 1.0) * rates.held_step + narrow) * waiting

@@ -9,6 +9,7 @@ from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
 from vortex.tasks import Oriented, Supply, Task
 
+TURNED_SEEN = 0.8
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 UNFORESEEN = 8.0
@@ -107,9 +108,7 @@ def loading_a(
     ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task, supply: Supply, one: Value
 ) -> LoadA:
     """A as row tiles read it first, unless it is packed, behind the arithmetic of `one` tile."""
-    torn = ops.name(
-        "torn", ops.where(ops.most(t.depth * o.spacing_a, block_a(ops, s, t)) <= rates.l2_bytes, 0.0, t.loose_a)
-    )
+    torn = ops.name("torn", ops.where(ops.most(t.depth * o.spacing_a, block_a(t)) <= rates.l2_bytes, 0.0, t.loose_a))
     piece = ops.name("piece", FLOAT * t.height + torn * ops.most(rates.line_bytes - FLOAT * t.height, 0.0))
     tile = ops.name("tile_a", piece * o.k)
     waiting = ops.name("waiting", supply.wait / rates.window)
@@ -134,13 +133,16 @@ def loading_a(
     stalls = stalls + one_by_one
     if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
         stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
-    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
+    arriving = exposed(ops, first, one)
+    if rates.reach:
+        arriving = ops.most(arriving, s.swap * TURNED_SEEN * first)
+    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (arriving + stalls) + pieces
     return LoadA(seen, first, stalls, one_by_one, piece, tile, extra)
 
 
-def block_a(ops: Arithmetic, s: Strategies, t: Task) -> Value:
-    """Bytes of A in a cache tile."""
-    return FLOAT * t.depth * ops.least(t.rows, s.tile_m)
+def block_a(t: Task) -> Value:
+    """Bytes of A that pass for each panel."""
+    return FLOAT * t.depth * t.band
 
 
 def crammed(ops: Arithmetic, rates: Rates, loose: Value, spacing: Value, lines: Value) -> Value:
@@ -219,7 +221,7 @@ def reloading(
     run = ops.name("run_bytes", ops.where(s.rows_first > 0.5, FLOAT * ops.least(t.columns, s.tile_n), FLOAT * s.width))
     again = t.loose * (1.0 - t.keeps)
     swell_l1 = 1.0 + again * ops.most(o.spacing_b / run - 1.0, 0.0)
-    reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(ops, s, t))
+    reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(t))
     again_a = reading(ops, rates, reused_a, reused_a, a.tile * rates.l2_byte, a.first)
     block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
     reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)

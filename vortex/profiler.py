@@ -217,6 +217,7 @@ def rates(
     small = spec.kept_pages > 0
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
+    outer_fill = EFFECTS.scattered_outer_fill if small else EFFECTS.outer_fill
     roomy, whole_lines = float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
     panels = EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4 if whole_lines and small and not words else 0.0
@@ -245,8 +246,8 @@ def rates(
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,
         l2_byte=(EFFECTS.tile_fill if tiles else EFFECTS.fill) / l2.bandwidth_bytes_per_s,
-        l3_byte=EFFECTS.outer_fill / outer.bandwidth_bytes_per_s,
-        l3_byte_shared=EFFECTS.outer_fill / outer.total_bandwidth_bytes_per_s,
+        l3_byte=outer_fill / outer.bandwidth_bytes_per_s,
+        l3_byte_shared=outer_fill / outer.total_bandwidth_bytes_per_s,
         dram_byte=1 / dram.bandwidth_bytes_per_s,
         dram_byte_shared=1 / dram.total_bandwidth_bytes_per_s,
         l1_span=float(l1.sets * l1.line_bytes),
@@ -288,12 +289,10 @@ def rates(
         held_row=(EFFECTS.held_roomy_row_cycles if roomy else EFFECTS.held_row_cycles) / clock,
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
-        held_late=EFFECTS.held_late if small else 0.0,
         held_pieced=EFFECTS.held_pieced if roomy or small else EFFECTS.held_asked_pieced,
-        held_ragged=EFFECTS.held_roomy_ragged if roomy else EFFECTS.held_late if small else 0.0,
-        held_scattered=EFFECTS.held_late,
+        held_ragged=EFFECTS.held_roomy_ragged if roomy else 0.0,
+        held_scattered=EFFECTS.held_scattered,
         held_apart=EFFECTS.held_apart_cycles / clock if small else 0.0,
-        held_far=EFFECTS.held_far if small else EFFECTS.held_late,
         held_recurring=EFFECTS.held_recurring_cycles / clock,
         held_torn=roomy * EFFECTS.held_torn_cycles / clock,
         held_torn_narrow=roomy * EFFECTS.held_torn_narrow_cycles / clock,

@@ -157,18 +157,14 @@ class Rates:
     """to get into its kernel,"""
     held_load: float
     """and to load a vector of B."""
-    held_late: float
-    """Share of the latency that is seen for each line of its rows of A,"""
     held_pieced: float
-    """what each further step of k adds to that, which takes a piece of every row,"""
+    """Share of the latency that is seen for each line of A with each step of k but the first,"""
     held_ragged: float
-    """and of lines of C where its rows are short,"""
+    """for those of C where its rows are short,"""
     held_scattered: float
     """or longer, unless they are one vector."""
     held_apart: float
-    """Seconds in which a vector of sums is stored elsewhere than behind the one before, 0 where that is no matter,"""
-    held_far: float
-    """and share of the latency that is seen for each line of longer rows, which hardware does not foresee."""
+    """Seconds in which a vector of longer rows is made at least, 0 where that is no matter."""
     held_recurring: float
     """Seconds that it waits for a line of C it was at before, if all rows begin in the same set of L1,"""
     held_torn: float

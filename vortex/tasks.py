@@ -16,6 +16,8 @@ piece: 126 rows by 4096 columns 8.0 ms with 64 steps of k and 11.5 with 128, 40 
 0.33 with 64 and 0.39 with 128, by 4096 columns 0.70 with 32 and 0.95."""
 KEPT_BESIDE = 2.0
 """Row tiles of A that L1 has room for beside a panel of B that it keeps: one that is read, and the next."""
+SHORTEST_TURNED = 64.0
+"""Rows of a band of a turned product, at least: as `runtime/execute.c` has it."""
 LONG_LINE = 2048.0
 """Bytes of a row of B from which pieces of one column panel are lines apart that no prefetcher connects."""
 
@@ -57,6 +59,8 @@ class Task:
     """Cache tiles of rows, each of which has all of B come,"""
     blocks: Value
     """and of columns, each of which has all of A come."""
+    band: Value
+    """Rows of A that pass for a panel before they pass for the next."""
     depth: Value
     """Steps of k that L1 takes at a time,"""
     steps: Value
@@ -150,6 +154,11 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     if rates.room:  # rows of A that are packed over all of k
         height = ops.where(kept * s.pack_a > 0.5, ops.least(s.tile_m, ops.most(rates.room / o.k, s.rows)), s.tile_m)
     bands = ops.name("bands", ops.most(ops.ceil(rows / height - EPSILON), 1.0))
+    depth = ops.name("depth", ops.least(o.k, tile_k))
+    # What L2 keeps of a turned product's rows and sums beside what is packed for them; all, if k takes several steps.
+    packed = ops.name("at_once", ops.least(columns, s.tile_n))
+    most = ops.most((rates.l2_bytes * (1.0 / FLOAT) - s.pack_b * depth * packed) / (depth + packed), SHORTEST_TURNED)
+    turned = ops.where(steps > 1.5, 0.0, s.swap)
     return Task(
         rows=rows,
         columns=columns,
@@ -160,7 +169,8 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         height=ops.name("height", rows / tiles),
         bands=bands,
         blocks=ops.name("blocks", ops.most(ops.ceil(columns * s.per_tile_n - EPSILON), 1.0)),
-        depth=ops.name("depth", ops.least(o.k, tile_k)),
+        band=ops.name("band", ops.least(rows, ops.where(turned > 0.5, most, s.tile_m))),
+        depth=depth,
         steps=steps,
         loose=loose,
         loose_a=loose_a,

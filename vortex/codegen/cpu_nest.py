@@ -14,7 +14,7 @@ from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import STEP
-from vortex.codegen.cpu_tile import ADDS, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
 
@@ -183,10 +183,12 @@ def nest(
                 # Of a packed panel, no wider than its columns: what is between its rows would take up sets of L1.
                 row: T.let[T.int64] = T.min(width, T.truncdiv(nb + lanes - 1, lanes) * lanes)
                 stride: T.let[T.int64] = row * (kb + 1)  # one row more: panels do not start in the same cache sets
-                if stage.pack_b == "copy":
-                    copy_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
-                if stage.pack_b == "transpose":
-                    transpose_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
+                if pack_b:  # noqa: SIM102
+                    if T.bitwise_and(how, FILLED) == 0:
+                        if stage.pack_b == "copy":
+                            copy_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
+                        else:
+                            transpose_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
                 for io in T.serial(T.truncdiv(m + tile_m - 1, tile_m)):
                     i0: T.let[T.int64] = io * tile_m
                     mb: T.let[T.int64] = T.min(tile_m, m - i0)

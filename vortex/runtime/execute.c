@@ -3,6 +3,9 @@
 #include "streams.h"
 #include "tasks.h"
 
+/* Rows of a band of a turned product, at least. */
+#define SHORTEST_TURNED 64
+
 /* The store stage for rows `first` to `end` of C, columns `column` on, whose sums lie turned over in `tile`: a few rows at a
  * time, so that they are still in L1. `apart` has room for them where the output cannot keep sums. */
 static void store_turned(const vx_call *call, const vx_store *store, const float *tile, int64_t stride, int64_t first,
@@ -93,23 +96,38 @@ static int run_straight(const vx_outer *work, const block *at) {
   return 0;
 }
 
+/* Of a product that was turned over, as many rows at a time as L2 keeps beside what is packed for them: with further panels they pass again,
+ * and their sums are turned back from there. All, where B would be packed anew for each band. */
+static int64_t turned_band(const vx_outer *work, const block *at) {
+  const vx_strategy *s = work->strategy;
+  int64_t depth = at->part.depth, tall = tile_rows(s, at->end - at->column), packed = s->pack_b ? depth * at->tile_n : 0;
+  if (depth > work->tile_k) return at->m;
+  int64_t most = (vx_dot_cached / (int64_t)sizeof(float) - packed) / larger(depth + at->tile_n, 1);
+  int64_t bands = quotient_up(at->m, larger(most, SHORTEST_TURNED));
+  return bands > 1 ? rounded(quotient_up(at->m, bands), tall) : at->m;
+}
+
 /* One that was turned over: rows are columns of C. A tile of it is made in the CacheBuffer and stored transposed. 1 if there is no memory. */
 static int run_turned(const vx_outer *work, const block *at) {
   const vx_call *call = &work->call;
-  const vx_part *part = &at->part;
-  int64_t stride = at->tile_n + vx_lanes, m = at->m;
+  int64_t stride = at->tile_n + vx_lanes, band = turned_band(work, at);
   room own;
-  if (make_room(work, at, m * stride, vx_apart && stores(work) ? vx_lanes * (m + vx_lanes) : 0, &own)) return 1;
+  if (make_room(work, at, band * stride, vx_apart && stores(work) ? vx_lanes * (band + vx_lanes) : 0, &own)) return 1;
   vx_store store = vx_store_of(call);
   for (int64_t column = at->column; column < at->end; column += at->tile_n) {
     int64_t stop = smaller(column + at->tile_n, at->end);
-    float *target = part->c + column * part->ldc + at->row;
-    if (part->accumulate) vortex_transpose(target, own.tile, m, stop - column, part->ldc, stride);
-    vx_run_nest(work, part, own.packed, own.a_floats, at->row, m, column, stop, own.tile, stride, &store, VX_STORE_NOTHING);
-    if (stores(work))
-      store_turned(call, &store, own.tile, stride, column, stop, at->row, m, own.rows);
-    else
-      turn_back(own.tile, stride, target, part->ldc, stop - column, m);
+    vx_part part = at->part;
+    for (int64_t i = 0; i < at->m; i += band) {
+      int64_t row = at->row + i, rows = smaller(band, at->m - i);
+      float *target = part.c + column * part.ldc + row;
+      if (part.accumulate) vortex_transpose(target, own.tile, rows, stop - column, part.ldc, stride);
+      vx_run_nest(work, &part, own.packed, own.a_floats, row, rows, column, stop, own.tile, stride, &store, VX_STORE_NOTHING);
+      part.filled = 1;
+      if (stores(work))
+        store_turned(call, &store, own.tile, stride, column, stop, row, rows, own.rows);
+      else
+        turn_back(own.tile, stride, target, part.ldc, stop - column, rows);
+    }
   }
   return 0;
 }

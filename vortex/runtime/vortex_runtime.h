@@ -65,8 +65,8 @@ typedef struct {
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked for, trusts hardware to bring rows of A, has room to
- * keep a panel of B, or (L0) loads four elements of A at once. */
-enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32, VX_KEEPS = 64, VX_QUADS = 128 };
+ * keep a panel of B, finds B packed where it would pack it, or (L0) loads four elements of A at once. */
+enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32, VX_KEEPS = 64, VX_QUADS = 128, VX_FILLED = 256 };
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
 #define VX_STEP 16
@@ -406,6 +406,7 @@ typedef struct {
   float *c;
   int64_t ldc;
   int32_t accumulate;
+  int32_t filled; /* B is packed already where a nest would pack it */
 } vx_part;
 int64_t vx_part_depth(int64_t k, int64_t splits);
 float *vx_parts(const vx_call *call, int64_t splits); /* of those that do not go to C, shared scratch; NULL when memory is out */
