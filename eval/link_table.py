@@ -47,7 +47,7 @@ def every_strategy(gemm: Any, most: int | None = None) -> list[Strategy]:
 def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     """The library `gemm` with these strategies in place of its own. Compiles for some ten seconds."""
     manifest, hardware = gemm.manifest, hardware_of(gemm)
-    selector = replace(manifest.selector(), strategies=tuple(strategies))
+    selector = replace(manifest.selector(), strategies=tuple(strategies), shortlists=None)
     operator = rebuilt(manifest.operator, manifest.settings)
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
@@ -65,4 +65,4 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
             objects = emission.start(every).wait("", lambda what, share: None)
         started = manifest.rates.call + manifest.rates.thread_start
         binary = emit_library(selector, objects, parts, hardware.llvm_cpu, folder, started).read_bytes()
-    return GemmKernel(Library(replace(manifest, strategies=selector.strategies), binary))
+    return GemmKernel(Library(replace(manifest, strategies=selector.strategies, shortlists=None), binary))

@@ -50,6 +50,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
         "outer_bytes": manifest.rates.outer_bytes,
         "panel_room": manifest.rates.panel_room,
         "panel": manifest.panel,
+        "shortlists": manifest.shortlists,
         "strategies": [_flat(strategy) for strategy in manifest.strategies],
     }
     rows = ",\n".join(json.dumps(race, separators=(",", ":")) for race in races)
@@ -70,7 +71,9 @@ def selector_of(library: dict[str, Any]) -> Selector:
     spec = spec_from(library["hardware"], "a recording")
     of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "panel_room": NONE_KEPT}
     known = replace(rates(spec, profile), **{name: library.get(name, old) for name, old in of_kernels.items()})
-    return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"])
+    listed = library.get("shortlists")
+    shortlists = tuple(tuple(those) for those in listed) if listed else None
+    return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"], shortlists=shortlists)
 
 
 def kernel_peak(library: dict[str, Any]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vortex.cost import NEVER, predict
+from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, Shape, split_grids, ways
 from vortex.polymerize import MOST_TRIED, Plain, polymerize
 from vortex.problem import Problem
@@ -16,7 +16,6 @@ from vortex.selector import (
     SPLIT_GAIN,
     SPLIT_LOSS,
     WORTH,
-    NumpyArithmetic,
     Selector,
     most_near,
     nearest,
@@ -44,8 +43,7 @@ class Many:
                 splits=np.float32(grid.k),
                 active=np.float32(workers),
             )
-            ops = NumpyArithmetic(self.selector.table)
-            found.append(predict(ops, self.selector.float32_rates, self.selector.columns, calls).total)
+            found.append(self.selector.predicted(calls).total)
         return np.concatenate(found)
 
     def near(self, threads: np.ndarray) -> np.ndarray:

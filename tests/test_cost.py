@@ -567,13 +567,15 @@ def test_rows_of_a_turned_product_pass_for_every_panel_out_of_l2():
     assert shallow and (many[shallow] > 1.2 * few[shallow]).any()
 
 
-def test_where_pages_are_small_the_rows_of_a_turned_product_are_waited_for():
-    large, small = selector(load_spec("epyc-zen5"), found(load_spec("epyc-zen5")).strategies), small_pages("epyc-zen5")
+def test_where_pages_are_small_a_product_is_turned_back_slowly():
+    one = small_pages("epyc-zen5")
+    sooner = replace(one, rates=replace(one.rates, turn=one.rates.transpose))
     at = Shape(128, 3072, 768, OperandB.TRANSPOSED)
-    seen, before = (np.asarray(one.costs(at, ONE_TASK, 1).terms()["exposed_a"]) for one in (small, large))
-    turned = [i for i, s in enumerate(small.strategies) if s.stage.swap and s.stage.pack_b]
-    stream = 4 * 3072 * 768 * small.rates.l3_byte
-    assert turned and (seen[turned] > 0.75 * stream).all() and before[turned].min() < 0.1 * stream
+    longer = np.subtract(*(np.asarray(by.costs(at, ONE_TASK, 1).total) for by in (one, sooner)))
+    turned = [i for i, s in enumerate(one.strategies) if s.stage.swap and s.stage.pack_b]
+    expected = 128 * 3072 * one.rates.transpose * (EFFECTS.scattered_turned - 1)
+    assert turned and longer[turned] == pytest.approx(expected, rel=1e-3)
+    assert selector(load_spec("epyc-zen5"), one.strategies).rates.turn == one.rates.transpose
 
 
 def test_where_pages_are_small_several_tiles_of_columns_wait_for_the_long_side():

@@ -10,6 +10,8 @@ from mirrors import mirror, regions_of
 from priced import found
 
 from vortex.candidates import buffer_bytes
+from vortex.compiler import MOST_STRATEGIES
+from vortex.cost import NEVER
 from vortex.errors import VortexError
 from vortex.explain import explain
 from vortex.hardware import HardwareSpec, spec_from
@@ -160,8 +162,26 @@ def test_terms_that_print_as_nothing_are_left_out(gemm: GemmKernel) -> None:
 
 def test_a_foreign_plan_is_refused(gemm: GemmKernel) -> None:
     a = np.ones((64, 64), np.float32)
-    for plan in gemm.plans(64, 64, 64, threads=1):
-        served = {p.index for p in gemm.plans(64, 64, 64, threads=1, transpose_b=True)}
-        if plan.index not in served:
-            with pytest.raises(VortexError, match="plan"):
-                gemm.run(plan, a, a, np.empty_like(a), transpose_b=True)
+    stages = [(plan, plan.strategy.stage) for plan in gemm.plans(64, 64, 64, threads=1)]
+    foreign = [plan for plan, stage in stages if not (stage.pack_b or stage.dot or stage.swap)]
+    assert foreign
+    for plan in foreign:
+        with pytest.raises(VortexError, match="plan"):
+            gemm.run(plan, a, a, np.empty_like(a), transpose_b=True)
+
+
+def test_a_call_is_chosen_from_the_list_of_its_kind_of_b(gemm: GemmKernel) -> None:
+    """What is on no list of it is not priced; whatever lists dot products for an unpacked B, both do."""
+    selector, lists = gemm.manifest.selector(), dict(zip(OperandB, gemm.manifest.shortlists or (), strict=True))
+    assert lists and all(list(those) == sorted(set(those)) for those in lists.values())
+    assert set().union(*lists.values()) == set(range(len(gemm.strategies)))
+    dots = [{i for i in lists[b] if gemm.strategies[i].stage.dot} for b in (OperandB.PLAIN, OperandB.TRANSPOSED)]
+    assert dots[0] == dots[1]
+    for b, those in lists.items():
+        total = np.asarray(selector.costs(Shape(40, 300, 200, b), Grid(1, 1), 1).total)
+        assert {int(i) for i in np.flatnonzero(total < NEVER)} <= set(those)
+        assert len(those) <= MOST_STRATEGIES
+    for shape, threads in random_shapes(2000, 5):
+        assert gemm.native_choice(shape, threads)[0] in lists[shape.b]
+        for region in gemm.native_regions(shape, threads)[1]:
+            assert region[4] in lists[shape.b]

@@ -155,9 +155,9 @@ def test_what_was_not_expected_is_served_too(name: str, hints: dict[str, int]) -
     lanes = spec.instruction("float32").lanes
     kept = specialised(operator, spec, found(spec), lanes, 16, lambda *_: in_numpy).strategies
     of = selector(spec, kept)
-    chosen, panel = analyze(kept, of.rates, of.table, lanes, 2, 16, extents(operator))
+    chosen, shortlists, panel = analyze(kept, of.rates, of.table, lanes, 2, 16, extents(operator))
     assert set(chosen) <= set(kept) and len(set(chosen)) == len(chosen)
-    library = replace(of, strategies=chosen, panel=panel)
+    library = replace(of, strategies=chosen, panel=panel, shortlists=shortlists)
     for b, a_is_col, (m, n, k) in itertools.product(OperandB, (False, True), ((5, 16, 1000), (200, 300, 400))):
         asked = problem(Shape(m, n, k, b, a_is_col=a_is_col), Grid(1, 1), 1, of.rates)
         assert library.totals([asked]).min() < 1.0, (b, a_is_col, m, n, k)

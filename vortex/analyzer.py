@@ -3,13 +3,14 @@
 The cost model is evaluated over the domain of all shapes, sampled where it can bend: a logarithmic lattice of m, n and
 k. First, under every L0 tile, only L1 tiles that are the best somewhere survive. Then strategies are added one by one,
 each time the one that lowers the mean predicted loss against the best of all candidates the most, until nobody in the
-domain would miss much. What the families beside the register tiles are there for has its place first.
+domain would miss much: for a B as it lies, for a transposed and for a packed one apart, since a call is priced by those
+of its kind alone. What the families beside the register tiles are there for has its place first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ from vortex.dtypes import WordFormat
 from vortex.plans import Grid, OperandB, Shape, grids
 from vortex.problem import Problem
 from vortex.rates import Rates
-from vortex.selector import Selector, SlopeTable, problem, reads_panels
+from vortex.selector import Selector, Shortlists, SlopeTable, problem, reads_panels
 
 COARSE = (1, 4, 12, 40, 100, 600, 4096)
 FINE = (1, 2, 3, 5, 7, 10, 13, 24, 33, 48, 64, 100, 160, 256, 400, 768, 1152, 2048, 4096, 9000)
@@ -51,6 +52,9 @@ CLOSE_PANELS = 0.002
 600 x 600 or less a tenth less by 5 x 80 than by 14 x 32."""
 MEAN_GAIN = 2e-4
 """A strategy must lower the mean loss over the domain by this share of the run time to be worth its place."""
+MOST_PACKED = 5
+"""Strategies for a packed B, at most: on the grids of two threads as many are one vector of the native cost. On a
+Granite Rapids five lose 0.0003 of the logarithm of seconds over the domain, by prediction, nine nothing."""
 FAMILY_GAIN = 1.1
 """A family that is predicted so much faster than every register tile, for any shape of the domain, has its place: the
 shapes it is there for are few (a row by a large matrix), and the mean may not miss them."""
@@ -143,6 +147,8 @@ def cover(loss: Array, weights: Array, most: int, first: Sequence[int] = ()) -> 
     `first` ones."""
     logs = np.log(loss)
     chosen = list(first)
+    if not logs.shape[1]:
+        return chosen
     current = np.min(logs[:, chosen], axis=1, initial=np.log(np.float32(1e3)))
     while len(chosen) < most:
         means = np.average(np.minimum(current[:, None], logs), axis=0, weights=weights)
@@ -162,17 +168,76 @@ def everywhere(strategy: Strategy, b: OperandB, panel: int) -> bool:
     return stage.pack_b or (b is OperandB.PLAIN and not stage.swap)
 
 
-def complete(
-    strategies: Sequence[Strategy], kinds: Sequence[OperandB], panel: int, loss: Array, weights: Array, most: int
-) -> list[int]:
-    """The choice of columns of `loss`, in which each kind of B has a strategy that serves it `everywhere`."""
-    first = families(strategies, loss)
-    chosen = cover(loss, weights, most, first)
-    able = ([i for i, s in enumerate(strategies) if everywhere(s, kind, panel)] for kind in kinds)
-    missing = [indices for indices in able if indices and not set(indices) & set(chosen)]
-    means = np.average(np.log(loss), axis=0, weights=weights)
-    needed = dict.fromkeys(min(indices, key=lambda i: float(means[i])) for indices in missing)
-    return cover(loss, weights, most, [*first, *needed]) if needed else chosen
+def may_serve(strategy: Strategy, b: OperandB, panel: int, words: WordFormat | None) -> bool:
+    """Whether it serves such a B at least where A and the extents are as it wants them."""
+    stage = strategy.stage
+    if b is OperandB.PACKED:
+        return not stage.dot and reads_panels(strategy, panel)
+    if stage.dot or stage.pack_b:
+        return True
+    return words is None and (b is OperandB.PLAIN or stage.swap)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Those for one kind of B, and what they lose over the domain, [shape, strategy]."""
+
+    b: OperandB
+    strategies: tuple[Strategy, ...]
+    loss: Array
+    weights: Array
+
+    @property
+    def families(self) -> list[int]:
+        return families(self.strategies, self.loss)
+
+    def kept(self, panel: int, most: int, dot: bool) -> list[Strategy]:
+        """The choice, in which one serves such a B `everywhere`; with the dot family if `dot` says so."""
+        dots = [i for i, s in enumerate(self.strategies) if s.stage.dot and dot]
+        first = list(dict.fromkeys([*self.families, *dots]))
+        chosen = cover(self.loss, self.weights, most, first)
+        able = [i for i, s in enumerate(self.strategies) if everywhere(s, self.b, panel)]
+        if able and not set(able) & set(chosen):
+            means = np.average(np.log(self.loss), axis=0, weights=self.weights)
+            chosen = cover(self.loss, self.weights, most, [*first, min(able, key=lambda i: float(means[i]))])
+        return [self.strategies[i] for i in chosen]
+
+
+def candidates(
+    every: Selector, b: OperandB, lattice: Sequence[int], known: Mapping[str, Extent], threads: int,
+    price: Price = in_numpy,
+) -> Candidates:  # fmt: skip
+    """Of those that `every` has, priced on one thread and on `threads`."""
+    able = tuple(s for s in every.strategies if may_serve(s, b, every.panel, every.words))
+    over, narrow = domain(lattice, [b], known), replace(every, strategies=able)
+    weights = np.array(over.weights, np.float32)
+    if not able:
+        return Candidates(b, able, np.empty((len(over.shapes), 0), np.float32), weights)
+    loss = losses(narrow, over.shapes, 1, price)
+    if threads > 1:
+        loss = np.concatenate([loss, losses(narrow, over.shapes, threads, price)])
+        weights = np.concatenate([weights, weights])
+    return Candidates(b, able, loss, weights)
+
+
+def shortlisted(
+    every: Selector, kinds: Sequence[OperandB], known: Mapping[str, Extent], threads: int, most: int,
+    price: Price = in_numpy,
+) -> tuple[tuple[Strategy, ...], Shortlists]:  # fmt: skip
+    """The strategies that are kept, in the order of `every`, and which of them for each kind of B.
+
+    One thread decides between dot products and others, and regions of a call may be of both: if one list of an unpacked
+    B has the dot family, the other has it too.
+    """
+    _, lattice = lattices(known)
+    found = [candidates(every, b, lattice, known, threads, price) for b in kinds]
+    dot = any(one.strategies[i].stage.dot for one in found for i in one.families)
+    few = min(most, MOST_PACKED) if len(kinds) > 1 and not every.words else most
+    kept = {one.b: one.kept(every.panel, few if one.b is OperandB.PACKED else most, dot) for one in found}
+    union = set().union(*kept.values())
+    strategies = tuple(s for s in every.strategies if s in union)
+    place = {strategy: index for index, strategy in enumerate(strategies)}
+    return strategies, tuple(tuple(sorted(place[s] for s in kept.get(b, ()))) for b in OperandB)
 
 
 def packed_under_each(
@@ -234,12 +299,12 @@ def analyze(
     packed: Hint | None = None,
     words: WordFormat | None = None,
     price: Price = in_numpy,
-) -> tuple[tuple[Strategy, ...], int]:
-    """The strategies a library keeps, and the panel width of its packed operands.
+) -> tuple[tuple[Strategy, ...], Shortlists, int]:
+    """The strategies a library keeps, those for each kind of B, and the panel width of its packed operands.
 
     `known` extents narrow the domain; `packed` are the columns that packed operands have, if they are others.
     """
-    first, last = lattices(known)
+    first, _ = lattices(known)
     wide = Selector(tuple(strategies), rates, table, lanes, 1, words)
     if words and words.weights:
         packed_alone = domain(first, [OperandB.PACKED], known)
@@ -254,12 +319,6 @@ def analyze(
     columns = {"n": packed} if packed else {}
     alone = domain(first, [OperandB.PACKED], {**known, **columns})
     panel = choose_panel(rates, table, lanes, finalists, alone, words, CLOSE_FILTERS if packed else 0.0, price)
-    narrow = Selector(tuple(finalists), rates, table, lanes, panel, words)
     kinds = [OperandB.PACKED] if words and words.weights else list(OperandB)
-    over = domain(last, kinds, known)
-    loss, weights = losses(narrow, over.shapes, 1, price), np.array(over.weights, np.float32)
-    if threads > 1:
-        loss = np.concatenate([loss, losses(narrow, over.shapes, threads, price)])
-        weights = np.concatenate([weights, weights])
-    chosen = complete(finalists, kinds, panel, loss, weights, most)
-    return tuple(finalists[index] for index in sorted(chosen)), panel
+    every = Selector(tuple(finalists), rates, table, lanes, panel, words)
+    return *shortlisted(every, kinds, known, threads, most, price), panel

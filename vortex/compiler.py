@@ -35,7 +35,8 @@ from vortex.winograd_selector import tiles_called
 
 Progress = Callable[[str, float], None]
 MOST_STRATEGIES = 16
-"""The selector prices every strategy at every call: as many as lanes of one AVX-512 vector cost it no more than one."""
+"""For each kind of B: the selector prices every one at every call, and as many as lanes of one AVX-512 vector cost it
+no more than one."""
 
 
 def compile(
@@ -106,7 +107,7 @@ def compile(
             machine = replace(machine, cores=1.0)
         price = priced(machine, table, folder / "costs.o")
         known, packed = extents(operator), FILTERS if conv else None
-        chosen, panel = analyze(  # Eq. 1
+        chosen, shortlists, panel = analyze(  # Eq. 1
             found.strategies, machine, table, lanes, hardware.cores, MOST_STRATEGIES, known, packed, words, price
         )
         clock.lap("analyze")
@@ -115,7 +116,8 @@ def compile(
         objects += nests.wait("emitting nests", lambda what, share: progress(what, 0.8 + 0.1 * share))
         clock.lap("emit")
     progress("linking the library", 0.9)
-    selector = Selector(chosen, replace(machine, cores=1.0) if invariant else machine, table, lanes, panel, words)
+    decided = replace(machine, cores=1.0) if invariant else machine
+    selector = Selector(chosen, decided, table, lanes, panel, words, shortlists)
     begins = bool(parts.prologue)
     addition = conv_addition(selector, shapes, hardware, begins) if isinstance(operator, Conv2d) else Addition()
     started = machine.call + machine.thread_start
@@ -131,6 +133,7 @@ def compile(
         basis=profile.basis,
         profile=asdict(profile),
         strategies=chosen,
+        shortlists=shortlists,
         admitted=found.admitted,
         rates=machine,
         slopes=tuple(tuple(float(value) for value in row) for row in table.seconds),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vortex.operators import prologue_of, rebuilt, store_of
-from vortex.plans import LaunchPlan, Shape, ways
+from vortex.plans import LaunchPlan, OperandB, Shape, ways
 
 if TYPE_CHECKING:
     from vortex.library import Manifest
@@ -167,7 +167,8 @@ def explain(manifest: Manifest, selector: Selector, shape: Shape, plan: LaunchPl
         terms=terms(selector, shape, plan),
         rivals=tuple((rival, terms(selector, shape, rival)) for rival in nearest),
         sieve={f"{a.level} {a.filter}": a.count for a in manifest.admitted}
-        | {"kept by the analyzer": len(manifest.strategies)},
+        | {"kept by the analyzer": len(manifest.strategies)}
+        | {f"of these for a {shape.b.value} B": len(selector.listed[list(OperandB).index(shape.b)])},
         basis=manifest.basis,
         hardware=manifest.hardware["name"],
         store=str(store_of(operator)),

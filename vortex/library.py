@@ -24,7 +24,7 @@ from vortex.rates import Rates
 from vortex.reduction_tiles import Family, Measured, ReduceTile
 
 if TYPE_CHECKING:  # a call needs no mirror of the native selector: opening a library takes a fraction of a second
-    from vortex.selector import Selector
+    from vortex.selector import Selector, Shortlists
 
 FORMAT = 15
 MANIFEST, BINARY = "manifest.json", "library.so"
@@ -44,6 +44,8 @@ class Manifest:
     """`measured`, `replayed` or `computed`: what the costs of L0 rest on."""
     profile: dict[str, Any]
     strategies: tuple[Strategy, ...]
+    shortlists: Shortlists | None
+    """Those that each kind of B is chosen from: `selector.Shortlists`."""
     admitted: tuple[Admitted, ...]
     rates: Rates
     slopes: tuple[tuple[float, ...], ...]
@@ -59,19 +61,20 @@ class Manifest:
     """Objects of earlier compilations in it: `offline_seconds` are without what emitting those took."""
 
     def selector(self) -> Selector:
-        return self._selector(self.strategies, replace(self.rates, cores=1.0) if self.invariant else self.rates)
+        rates = replace(self.rates, cores=1.0) if self.invariant else self.rates
+        return self._selector(self.strategies, rates, self.shortlists)
 
     def free_selector(self) -> Selector:
         """As if no invariance had been asked for: with dot products and split reductions."""
         dots = self.invariant and not self.words and not self.settings.get("prologue")
         free = (dot_strategy(round(self.rates.registers), self.lanes),) if dots else ()
-        return self._selector((*self.strategies, *free), self.rates)
+        return self._selector((*self.strategies, *free), self.rates, None if free else self.shortlists)
 
-    def _selector(self, strategies: tuple[Strategy, ...], rates: Rates) -> Selector:
+    def _selector(self, strategies: tuple[Strategy, ...], rates: Rates, shortlists: Shortlists | None) -> Selector:
         from vortex.selector import Selector, SlopeTable
 
         table = SlopeTable(np.array(self.slopes, np.float32))
-        return Selector(strategies, rates, table, self.lanes, self.panel, WORDS.get(self.words))
+        return Selector(strategies, rates, table, self.lanes, self.panel, WORDS.get(self.words), shortlists)
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
@@ -83,6 +86,8 @@ class Manifest:
         data["strategies"] = tuple(
             Strategy(Tile(**row["l0"]), Tile(**row["l1"]), Stage(**row["stage"])) for row in data["strategies"]
         )
+        if data["shortlists"] is not None:
+            data["shortlists"] = tuple(tuple(those) for those in data["shortlists"])
         data["admitted"] = tuple(Admitted(**row) for row in data["admitted"])
         data["rates"] = Rates(**data["rates"])
         data["slopes"] = tuple(tuple(row) for row in data["slopes"])

@@ -9,7 +9,6 @@ from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
 from vortex.tasks import Oriented, Supply, Task
 
-TURNED_SEEN = 0.8
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
 UNFORESEEN = 8.0
@@ -133,10 +132,7 @@ def loading_a(
     stalls = stalls + one_by_one
     if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
         stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
-    arriving = exposed(ops, first, one)
-    if rates.reach:
-        arriving = ops.most(arriving, s.swap * TURNED_SEEN * first)
-    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (arriving + stalls) + pieces
+    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
     return LoadA(seen, first, stalls, one_by_one, piece, tile, extra)
 
 
@@ -245,9 +241,8 @@ def reloading(
     if rates.crammed_line:
         passing = passing + ops.where(again_b > 0.0, b.crammed * (1.0 - t.keeps), 0.0)
         seen_a = ops.where(again_a > 0.0, ops.most(seen_a, a.crammed), seen_a)
-    return (
-        t.tiles * (t.panels - 1.0) * (exposed(ops, again_a, one) + seen_a) + ops.most(t.tiles - t.bands, 0.0) * passing
-    )
+    further = t.tiles * (t.panels - t.blocks)  # the first panel of a block of columns is counted where A comes
+    return further * (exposed(ops, again_a, one) + seen_a) + ops.most(t.tiles - t.bands, 0.0) * passing
 
 
 REPLACED = 3.0

@@ -308,6 +308,7 @@ def rates(
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,
+        turn=profile.transpose_s * (EFFECTS.scattered_turned if small else 1.0),
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         row_begin=EFFECTS.row_begin if small else 0.0,
         refill=EFFECTS.refill if small and not words else 0.0,

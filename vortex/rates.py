@@ -42,7 +42,9 @@ class Rates:
     copy_row: float
     """to begin one of its rows where they are copied,"""
     turn_start: float
-    """and to begin turning the product back over."""
+    """and to begin turning the product back over,"""
+    turn: float
+    """and for each of its elements."""
     copy: float
     """Seconds to copy one element into the CacheBuffer."""
     transpose: float

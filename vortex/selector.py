@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -152,9 +152,13 @@ def most_near(threads: int) -> int:
     return FEW_NEAR if threads <= FEW_THREADS else MOST_NEAR
 
 
+Shortlists = tuple[tuple[int, ...], ...]
+"""For each way in which B comes, in the order of `OperandB`, the strategies that are chosen from, ascending."""
+
+
 @dataclass(frozen=True)
 class Selector:
-    """The run-time choice over a fixed list of strategies."""
+    """The run-time choice over a fixed list of strategies, or over a shortlist of it for each kind of B."""
 
     strategies: tuple[Strategy, ...]
     rates: Rates
@@ -162,10 +166,16 @@ class Selector:
     lanes: int
     panel: int
     words: WordFormat | None = None
+    shortlists: Shortlists | None = None
 
     @cached_property
     def columns(self) -> Strategies:
         return columns_of(self.strategies, self.lanes, self.panel, self.words)
+
+    @cached_property
+    def listed(self) -> Shortlists:
+        """The shortlists; all strategies where there are none."""
+        return self.shortlists or (tuple(range(len(self.strategies))),) * len(OperandB)
 
     @cached_property
     def float32_rates(self) -> Rates:
@@ -173,16 +183,23 @@ class Selector:
 
     def costs(self, shape: Shape, grid: Grid, threads: int, others: np.float32 | None = None) -> Cost:
         """Predicted seconds of every strategy, term by term; of a region of a call with `others`, see `problem`."""
-        ops = NumpyArithmetic(self.table)
-        asked = problem(shape.in_words(self.words), grid, threads, self.rates, others)
-        return predict(ops, self.float32_rates, self.columns, asked)
+        return self.predicted(problem(shape.in_words(self.words), grid, threads, self.rates, others))
+
+    def predicted(self, asked: Problem) -> Cost:
+        """The same of one problem, or of a column of many, [call, strategy]; NEVER what is on no list of such a B."""
+        cost = predict(NumpyArithmetic(self.table), self.float32_rates, self.columns, asked)
+        if self.shortlists is None:
+            return cost
+        every = np.arange(len(self.strategies))
+        ways = zip((asked.plain, asked.transposed, asked.prepacked), self.shortlists, strict=True)
+        listed = sum((way > 0.5) & np.isin(every, those) for way, those in ways) > 0
+        return replace(cost, total=np.where(listed, cost.total, F32(NEVER)))
 
     def totals(self, asked: Sequence[Problem]) -> Array:
         """Predicted seconds of every strategy for many calls at once, [call, strategy]."""
         fields = zip(*(vars(one).values() for one in asked), strict=True)
         columns = Problem(*(np.array(values, np.float32)[:, None] for values in fields))
-        predicted = predict(NumpyArithmetic(self.table), self.float32_rates, self.columns, columns)
-        return np.asarray(predicted.total, np.float32)
+        return np.asarray(self.predicted(columns).total, np.float32)
 
     def select(self, shape: Shape, threads: int) -> LaunchPlan:
         """The plan of least predicted time; the earlier grid, then the earlier strategy, wins a tie."""

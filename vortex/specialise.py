@@ -44,7 +44,7 @@ def specialised(
     shapes = [(tile.m, tile.n // lanes) for tile in found.register_tiles]
     profile = acquire(hardware, shapes, lanes, None, ())
     machine, table = rates(hardware, profile), profile.slopes()
-    chosen, _ = analyze(
+    chosen, *_ = analyze(
         found.strategies, machine, table, lanes, hardware.cores, most, known, price=priced(machine, table)
     )
     tiles, stages = {strategy.l0 for strategy in chosen}, {strategy.stage for strategy in chosen}

@@ -114,7 +114,7 @@ def storing(
     burst = t.tiles * queued(ops, rates, FLOAT * t.height * short, supply.byte)
     turning = s.swap * (
         rates.turn_start
-        + t.rows * t.columns * ops.most(rates.transpose * ops.most(rates.lanes / t.rows, 1.0), FLOAT * rates.l2_byte)
+        + t.rows * t.columns * ops.most(rates.turn * ops.most(rates.lanes / t.rows, 1.0), FLOAT * rates.l2_byte)
     )
     return Stored(
         size,

@@ -41,6 +41,7 @@ from vortex.selector import Selector
 from vortex.shapes import shape_of
 
 DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"
+KINDS = OperandB.PLAIN, OperandB.TRANSPOSED
 MOST_EXTENT = 2048
 """Stands for an extent of a tile that is not cut."""
 REPEATS = 3
@@ -63,7 +64,8 @@ class Corrected(Selector):
     def of(self, strategies: Sequence[Strategy]) -> "Corrected":
         """The same for some of the strategies."""
         known = dict(zip(self.strategies, self.ratios, strict=True))
-        return replace(self, strategies=tuple(strategies), ratios=tuple(known[s] for s in strategies))
+        ratios = tuple(known[s] for s in strategies)
+        return replace(self, strategies=tuple(strategies), ratios=ratios, shortlists=None)
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,11 @@ def l1_shape(strategy: Strategy) -> tuple[int, int, int]:
 
 def measured_ratios(library: Any, options: Options) -> tuple[float, ...]:
     """Measured over predicted seconds of one tile of L1 of every strategy of the library, on one thread."""
-    ratios = []
+    ratios, selector = [], replace(library.manifest.selector(), shortlists=None)
     for index, strategy in enumerate(library.strategies):
         m, n, k = l1_shape(strategy)
         operands = make_operands(Case("l1", f"l1/{m}x{n}x{k}", m, n, k), options.seed)
-        predicted = float(np.asarray(library.manifest.selector().costs(shape_of(m, n, k), Grid(1, 1), 1).total)[index])
+        predicted = float(np.asarray(selector.costs(shape_of(m, n, k), Grid(1, 1), 1).total)[index])
         plan = LaunchPlan(index, strategy, Grid(1, 1), predicted)
         call = partial(library.run, plan, operands.a, operands.b, operands.out)
         call()
@@ -107,8 +109,8 @@ def measured_ratios(library: Any, options: Options) -> tuple[float, ...]:
 def finalists(default: Selector, found: Sieve) -> list[Strategy]:
     """What is worth running at L1: the best L1 tiles of every L0 tile, as the analyzer finds them first."""
     lattice, _ = analyzer.lattices({})
-    shapes = analyzer.domain(lattice, [OperandB.PLAIN, OperandB.TRANSPOSED], {}).shapes
-    return analyzer.best_under_each(replace(default, strategies=found.strategies), shapes)
+    shapes = analyzer.domain(lattice, KINDS, {}).shapes
+    return analyzer.best_under_each(replace(default, strategies=found.strategies, shortlists=None), shapes)
 
 
 def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
@@ -121,10 +123,11 @@ def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
     begun = time.perf_counter()
     profile = profiler.compute(hardware, [(tile.m, tile.n // manifest.lanes) for tile in found.register_tiles])
     rates, table = profiler.rates(hardware, profile), profile.slopes()
-    chosen, panel = analyzer.analyze(
+    chosen, shortlists, panel = analyzer.analyze(
         found.strategies, rates, table, manifest.lanes, hardware.cores, MOST_STRATEGIES, {}
     )
-    less = Configuration(Selector(chosen, rates, table, manifest.lanes, panel), time.perf_counter() - begun + rest, 0)
+    computed = Selector(chosen, rates, table, manifest.lanes, panel, shortlists=shortlists)
+    less = Configuration(computed, time.perf_counter() - begun + rest, 0)
 
     candidates = list(dict.fromkeys([*manifest.strategies, *finalists(default, found)]))
     candidates = candidates[:SMOKE_CANDIDATES] if options.smoke else candidates
@@ -132,24 +135,14 @@ def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
     begun = time.perf_counter()
     fields = {name: getattr(default, name) for name in ("rates", "table", "lanes", "panel", "words")}
     wide = Corrected(tuple(candidates), **fields, ratios=measured_ratios(library, options))
-    more = wide.of([candidates[at] for at in covered(wide, hardware.cores)])
+    kept, shortlists = analyzer.shortlisted(wide, KINDS, {}, hardware.cores, MOST_STRATEGIES)
+    more = replace(wide.of(kept), shortlists=shortlists)
     spent = time.perf_counter() - begun + laps["measure"] + laps["analyze"] + rest
     return {
         DEFAULT: Configuration(default, sum(laps.values()), 0),
         MORE: Configuration(more, spent, len(candidates)),
         LESS: less,
     }
-
-
-def covered(selector: Selector, threads: int) -> list[int]:
-    """The analyzer's last choice: the strategies that together lose least over the domain."""
-    _, lattice = analyzer.lattices({})
-    over = analyzer.domain(lattice, [OperandB.PLAIN, OperandB.TRANSPOSED], {})
-    loss, weights = analyzer.losses(selector, over.shapes, 1), np.array(over.weights, np.float32)
-    if threads > 1:
-        loss = np.concatenate([loss, analyzer.losses(selector, over.shapes, threads)])
-        weights = np.concatenate([weights, weights])
-    return sorted(analyzer.cover(loss, weights, MOST_STRATEGIES))
 
 
 def all_products(options: Options) -> Sequence[Case]:

@@ -92,8 +92,6 @@ def store_table(store: Store) -> list[str]:
 def library_table(selector: Selector, parts: Parts, least_parallel: float) -> str:
     """C source of everything `runtime/` finds in its library by name: strategies, cost columns, slopes, nests."""
     lanes, count = selector.lanes, len(selector.strategies)
-    columns = padded_columns(selector.columns, lanes)
-    packed = np.flatnonzero(selector.columns.prepacked)
     rows = ", ".join(
         f"{{{s.l0.m}, {s.vectors(lanes)}, {s.l1.m}LL, {s.l1.n}LL, {s.l1.k}LL, "
         f"{', '.join(str(int(flag)) for flag in astuple(s.stage))}}}"
@@ -110,10 +108,8 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             *(f"const int64_t vx_{name} = {getattr(selector.rates, name):.0f};" for name in LIMITS),
             f"const float vx_least_parallel = {c_float(least_parallel)};",
             f"const float vx_call_seconds = {c_float(selector.rates.call)};",
-            f"const float vx_columns[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
+            *shortlist_table(selector),
             f"const float vx_slopes[] __attribute__((aligned(64))) = {{{c_floats(selector.table.seconds)}}};",
-            f"const int32_t vx_packed_strategies[] = {{{', '.join(map(str, packed)) or '0'}}};",
-            f"const int64_t vx_packed_count = {len(packed)};",
             f"const int64_t vx_fixed[3] = {{{extents}}};",
             f"const int32_t vx_quads = {QUADS * parts.quads};",
             *store_table(parts.store),
@@ -124,6 +120,24 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             "",
         ]
     )
+
+
+def blocks_of(selector: Selector) -> int:
+    """Vectors of strategies in the longest shortlist."""
+    return max(1, *(-(-len(those) // selector.lanes) for those in selector.listed))
+
+
+def shortlist_table(selector: Selector) -> list[str]:
+    """C source of what each kind of B is chosen from."""
+    lines, entries = [], []
+    for place, those in enumerate(selector.listed):
+        columns = padded_columns(selector.columns, selector.lanes, those, blocks_of(selector))
+        lines += [
+            f"static const float columns_{place}[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
+            f"static const int32_t listed_{place}[] = {{{', '.join(map(str, those)) or '0'}}};",
+        ]
+        entries.append(f"{{columns_{place}, listed_{place}, {len(those)}}}")
+    return [*lines, f"const vx_shortlist vx_shortlists[] = {{{', '.join(entries)}}};"]
 
 
 LIMITS = (
@@ -185,7 +199,7 @@ def emit_library(
     addition: Addition = Addition(), cache: ObjectCache | None = None,
 ) -> Path:  # fmt: skip
     """Link micro-kernels, nests, the cost and the runtime, perhaps from `cache`, into one shared library."""
-    blocks = -(-len(selector.strategies) // selector.lanes)
+    blocks = blocks_of(selector)
     more, table, library = folder / "more_costs.o", folder / "table.c", folder / "library.so"
     both = [ways(selector.rates, selector.table, selector.lanes, llvm_cpu, blocks, dot) for dot in (False, True)]
     compile_object([*both, *addition.costs], cpu_target(llvm_cpu), more, share=False)

@@ -14,7 +14,7 @@ of twice, and the Python selector, which cannot fuse, would now and then choose 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import groupby
 from typing import Any
@@ -301,11 +301,13 @@ def ways(rates: Rates, table: SlopeTable, lanes: int, llvm_cpu: str, stored_bloc
     return made.of(WAYS[dot], predict_outer(ops, made.rates, strategies, problem).total, others)
 
 
-def padded_columns(strategies: Strategies, lanes: int) -> Array:
-    """The strategies as the native cost reads them, [block, field, lane], padded with some that accept nothing."""
-    table = np.stack([getattr(strategies, name) for name in FIELDS])
-    missing = -table.shape[1] % lanes
-    padding = np.repeat(table[:, :1], missing, axis=1)
+def padded_columns(strategies: Strategies, lanes: int, listed: Sequence[int] | None = None, blocks: int = 0) -> Array:
+    """The strategies, or the listed ones, as the native cost reads them, [block, field, lane], in so many blocks at
+    least, padded with some that accept nothing."""
+    every = np.stack([getattr(strategies, name) for name in FIELDS])
+    table = every if listed is None else every[:, list(listed)]
+    missing = max(-table.shape[1] % lanes, blocks * lanes - table.shape[1])
+    padding = np.repeat(every[:, :1], missing, axis=1)
     padding[[FIELDS.index(name) for name in ("plain", "transposed", "prepacked")]] = 0.0
     whole = np.concatenate([table, padding], axis=1)
     return np.ascontiguousarray(whole.reshape(len(FIELDS), -1, lanes).swapaxes(0, 1))

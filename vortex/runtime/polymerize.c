@@ -73,8 +73,8 @@ static float maxmin(const vx_region *const *regions, int64_t regions_count, int6
   return most;
 }
 
-static float work(const vx_region *region) {
-  const vx_strategy *s = &vx_strategies[region->strategy];
+static float work(const vx_question *q, const vx_region *region) {
+  const vx_strategy *s = vx_listed(q, region->strategy);
   if (s->dot) return region->task; /* its tiles follow from the shape */
   int64_t width = s->vectors * vx_lanes, m = s->swap ? region->columns : region->rows, n = s->swap ? region->rows : region->columns;
   int64_t panels = quotient_up(n, width), rows = quotient_up(m, region->grid_m);
@@ -83,10 +83,10 @@ static float work(const vx_region *region) {
 }
 
 /* What all cores would be loaded with if none idled. */
-static float share(const mosaic *tried, int64_t cores) {
+static float share(const search *s, const mosaic *tried) {
   float total = 0.0f;
-  for (int64_t r = 0; r < tried->count; r++) total += work(&tried->regions[r]);
-  return total / (float)cores;
+  for (int64_t r = 0; r < tried->count; r++) total += work(s->question, &tried->regions[r]);
+  return total / (float)s->cores;
 }
 
 static vx_way way_of(const vx_call *call, const vx_region *region, int64_t cores) {
@@ -165,7 +165,7 @@ static void cut(const vx_region *region, int by_rows, int64_t at, vx_region *fir
 
 /* After whole waves of register tiles, of rows or vectors, and of two cores in halves; 0 for none. */
 static void cuts(const search *s, const vx_region *region, int by_rows, int64_t *places) {
-  const vx_strategy *strategy = &vx_strategies[region->strategy];
+  const vx_strategy *strategy = vx_listed(s->question, region->strategy);
   int along_rows = by_rows != (int)strategy->swap;
   int64_t coarse = along_rows ? strategy->rows : strategy->vectors * vx_lanes, fine = along_rows ? 1 : vx_lanes;
   if (s->question->call->packed && !by_rows) coarse = fine = vx_panel;
@@ -183,18 +183,21 @@ static void cuts(const search *s, const vx_region *region, int by_rows, int64_t 
 /* Where lanes may be cut off for the dot family: how many stay, and whether along the rows of C; 0 for nowhere. */
 static int64_t residue(const vx_question *q, const vx_answer *alone, int *by_rows) {
   const vx_call *call = q->call;
-  *by_rows = vx_strategies[alone->plan.strategy].swap && call->transpose_b;
+  *by_rows = vx_listed(q, alone->plan.strategy)->swap && call->transpose_b;
   int64_t extent = *by_rows ? call->m : call->n, rest = extent % vx_lanes, whole = extent - rest;
   if (!rest || !whole || rest > vx_dot_widest || call->packed || call->transpose_a) return 0;
   if ((vx_lanes - rest) * LESS_LANES < whole + vx_lanes || alone->seconds < LEAST * vx_least_parallel) return 0;
   return whole;
 }
 
-static void finish(const mosaic *found, int64_t pattern, float start, vx_polymer *polymer) {
+static void finish(const vx_question *q, const mosaic *found, int64_t pattern, float start, vx_polymer *polymer) {
   polymer->count = found->count;
   polymer->pattern = pattern;
   polymer->seconds = found->load + start;
-  for (int64_t r = 0; r < found->count; r++) polymer->regions[r] = found->regions[r];
+  for (int64_t r = 0; r < found->count; r++) {
+    polymer->regions[r] = found->regions[r];
+    polymer->regions[r].strategy = q->from->strategies[found->regions[r].strategy];
+  }
 }
 
 /* The residue by dot products, if that gains on one thread: then each part on the grid that serves it best, and 1. */
@@ -203,7 +206,7 @@ static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer)
   vx_region all = {.rows = call->m, .columns = call->n, .grid_m = 1, .grid_n = 1}, outer[1 + OFFERS], dots[1 + OFFERS];
   int64_t shared = s->cores > 1, outers = 1, tails = 1;
   vx_some on_one;
-  vx_nearest(s->outset->on_one, 0, VX_TRIED, &on_one);
+  vx_nearest(s->question, s->outset->on_one, 0, VX_TRIED, &on_one);
   cut(&all, by_rows, whole, &outer[0], &dots[0]);
   if (shared) outers += offers(s, &outer[0], ALL, outer + 1);
   if (shared) tails += offers(s, &dots[0], ALL, dots + 1);
@@ -212,7 +215,7 @@ static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer)
   if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * s->outset->alone.seconds)) return 0;
   mosaic root = {.count = 1, .regions = {all}};
   mosaic found = best_pair(&root, 0, outer + shared, outers - shared, dots + shared, tails - shared, s->cores);
-  finish(&found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
+  finish(s->question, &found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
   return 1;
 }
 
@@ -234,7 +237,7 @@ static void balance(const search *s, vx_polymer *polymer) {
     const mosaic *from = &known[derivations[derived - 1].parent];
     int64_t at = derivations[derived - 1].region, places[CUTS];
     int by_rows = derivations[derived - 1].by_rows;
-    if (!from->count || share(from, s->cores) * WASTE >= known[best].load) continue;
+    if (!from->count || share(s, from) * WASTE >= known[best].load) continue;
     cuts(s, &from->regions[at], by_rows, places);
     for (int i = 0; i < CUTS && left; i++) {
       vx_region one, other, parts[1 + OFFERS];
@@ -252,14 +255,14 @@ static void balance(const search *s, vx_polymer *polymer) {
       }
     }
   }
-  if (pattern && known[best].load < GAIN * (plain->seconds - vx_least_parallel)) finish(&known[best], pattern, vx_least_parallel, polymer);
+  if (pattern && known[best].load < GAIN * (plain->seconds - vx_least_parallel)) finish(s->question, &known[best], pattern, vx_least_parallel, polymer);
 }
 
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   vx_question q = vx_ask(call, 1, 1, 1);
   vx_outset found;
   vx_answer_of(&q, threads, &found);
-  const vx_plan plain = found.best.plan;
+  const vx_plan plain = vx_of_library(&q, found.best.plan);
   polymer->count = 0;
   if (found.alone.seconds < LEAST * vx_least_parallel || !vx_may_cut()) return plain;
   if (!atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain;
@@ -269,9 +272,9 @@ vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   int balances = threads > 1 && found.best.seconds >= LEAST * vx_least_parallel;
   if (!whole && !balances) return plain;
   search s = {&q, &found, threads};
-  if (threads > 1) vx_nearest(found.least, 0, VX_TRIED, &s.tried);
+  if (threads > 1) vx_nearest(&q, found.least, 0, VX_TRIED, &s.tried);
   s.dots.count = 1;
-  while (s.dots.strategies[0] < vx_strategy_count - 1 && !vx_strategies[s.dots.strategies[0]].dot) s.dots.strategies[0]++;
+  while (s.dots.strategies[0] < q.from->count - 1 && !vx_listed(&q, s.dots.strategies[0])->dot) s.dots.strategies[0]++;
   if (!(whole && mix(&s, by_rows, whole, polymer)) && balances) balance(&s, polymer);
   return plain;
 }

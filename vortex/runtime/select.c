@@ -20,11 +20,11 @@
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, VX_NEVER};
 
-void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found) {
+void vx_nearest(const vx_question *q, const float *seconds, int64_t dot, int64_t most, vx_some *found) {
   uint64_t keys[VX_PRICED], last = 0; /* in the order of seconds, which are positive, then of strategies */
-  int64_t able = 0;
-  for (int64_t s = 0; s < vx_strategy_count; s++) {
-    int serves = (seconds[s] < VX_NEVER) & (vx_strategies[s].dot == dot);
+  int64_t able = 0, count = q->from->count;
+  for (int64_t s = 0; s < count; s++) {
+    int serves = (seconds[s] < VX_NEVER) & (vx_listed(q, s)->dot == dot);
     uint32_t bits;
     memcpy(&bits, &seconds[s], sizeof bits);
     keys[s] = serves ? (uint64_t)bits << 32 | (uint64_t)s : UINT64_MAX;
@@ -32,7 +32,7 @@ void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found)
   }
   for (int64_t i = 0; i < most && able > most; i++) {
     uint64_t next = UINT64_MAX;
-    for (int64_t s = 0; s < vx_strategy_count; s++) {
+    for (int64_t s = 0; s < count; s++) {
       uint64_t later = keys[s] > last ? keys[s] : UINT64_MAX;
       next = later < next ? later : next;
     }
@@ -40,7 +40,7 @@ void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found)
   }
   if (able <= most) last = UINT64_MAX - 1;
   found->count = 0;
-  for (int32_t s = 0; s < vx_strategy_count && found->count < most; s++) { /* no branch could be foretold */
+  for (int32_t s = 0; s < count && found->count < most; s++) { /* no branch could be foretold */
     found->strategies[found->count] = s;
     found->count += keys[s] <= last;
   }
@@ -50,14 +50,14 @@ void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found)
 static void look(const vx_question *q, vx_outset *found) {
   vx_answer best = NOTHING;
   vx_price_all(q, found->on_one);
-  for (int64_t s = 0; s < vx_strategy_count; s++)
+  for (int64_t s = 0; s < q->from->count; s++)
     if (found->on_one[s] < best.seconds) best.seconds = found->on_one[best.plan.strategy = s];
   found->alone = found->best = best;
 }
 
 /* The strategies that are worth a look on so many threads, and what they take on one. */
-static void approach(vx_outset *found, int64_t threads) {
-  vx_nearest(found->on_one, vx_strategies[found->alone.plan.strategy].dot, threads <= FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
+static void approach(const vx_question *q, vx_outset *found, int64_t threads) {
+  vx_nearest(q, found->on_one, vx_listed(q, found->alone.plan.strategy)->dot, threads <= FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
   memcpy(found->least, found->on_one, sizeof found->least);
 }
 
@@ -82,7 +82,7 @@ static int64_t parts(const vx_question *q, vx_outset *found) {
   vx_answer split = NOTHING, in_turn = NOTHING;
   vx_pricing p;
   vx_begin(&p, q);
-  approach(found, vx_cores);
+  approach(q, found, vx_cores);
   spread(&p, &found->near, 1, vx_cores, &found->best, found->least);
   for (int64_t splits = 2; splits <= vx_cores; splits++)
     for (int64_t columns = 1; vx_cores % splits == 0 && columns <= vx_cores / splits; columns++)
@@ -105,6 +105,7 @@ static int64_t drift(int64_t bytes, int64_t span) { return smaller(bytes % span,
 
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b) {
   return (vx_question){call,
+                       &vx_shortlists[call->packed ? 2 : call->transpose_b ? 1 : 0],
                        batch,
                        (float)items_a,
                        (float)items_b,
@@ -119,11 +120,11 @@ vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t 
 /* A packed B leaves few strategies. Where one vector has room for all of them, alone and on the grids of two threads, they are priced at once:
  * the same answer, or 0 for none. */
 static int at_once(const vx_question *q, int64_t threads, vx_outset *found) {
-  if (!q->call->packed || vx_packed_count * 3 > VX_LANES || threads != 2 || q->batch > 1 || deep(q)) return 0;
+  if (!q->call->packed || q->from->count * 3 > VX_LANES || threads != 2 || q->batch > 1 || deep(q)) return 0;
   vx_pricing p;
   vx_begin(&p, q);
-  found->near.count = vx_packed_count;
-  for (int64_t i = 0; i < vx_packed_count; i++) found->near.strategies[i] = vx_packed_strategies[i];
+  found->near.count = q->from->count;
+  for (int32_t i = 0; i < q->from->count; i++) found->near.strategies[i] = i;
   for (int64_t s = 0; s < VX_PRICED; s++) found->on_one[s] = found->least[s] = VX_NEVER;
   found->alone = found->best = NOTHING;
   vx_price(&p, &found->near, vx_whole(q, 1, 1, 1, 1), &found->alone, found->on_one);
@@ -147,7 +148,7 @@ void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
     if (splits == 1 && threads == vx_cores) return;
     found->best = splits > 1 ? NOTHING : found->alone;
   }
-  approach(found, threads);
+  approach(q, found, threads);
   vx_pricing p;
   vx_begin(&p, q);
   if (splits > 1 || (q->batch > 1 && threads > 1))
@@ -160,7 +161,7 @@ vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int
   vx_question q = vx_ask(call, batch, items_a, items_b);
   vx_outset found;
   vx_answer_of(&q, threads, &found);
-  return found.best.plan;
+  return vx_of_library(&q, found.best.plan);
 }
 
 int vx_serves(const vx_call *call, int64_t strategy) {

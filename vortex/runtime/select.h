@@ -10,9 +10,11 @@
 #define VX_NEVER 1e30f /* `NEVER` of cost.py */
 #define VX_PRICED (VX_BLOCKS * VX_LANES)
 
-/* All that the cost of a plan depends on beside what a `vx_way` has. */
+/* All that the cost of a plan depends on beside what a `vx_way` has. What is said of strategies here, until a choice is made, is said of
+ * their places in the list `from`. */
 typedef struct {
   const vx_call *call;
+  const vx_shortlist *from;
   int64_t batch;
   float items_a, items_b, plain, transposed, spacing_a, spacing_b, drift_a, drift_b;
 } vx_question;
@@ -42,10 +44,18 @@ typedef struct {
   float least[VX_PRICED];
 } vx_outset;
 
+static inline const vx_strategy *vx_listed(const vx_question *q, int64_t place) { return &vx_strategies[q->from->strategies[place]]; }
+
+/* A plan of what is chosen from as one of the library. */
+static inline vx_plan vx_of_library(const vx_question *q, vx_plan plan) {
+  plan.strategy = q->from->strategies[plan.strategy];
+  return plan;
+}
+
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
 void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found);
 /* So many strategies that take least, of `dot` products or of all others. */
-void vx_nearest(const float *seconds, int64_t dot, int64_t most, vx_some *found);
+void vx_nearest(const vx_question *q, const float *seconds, int64_t dot, int64_t most, vx_some *found);
 
 /* ways.c. The whole output on a grid. */
 vx_way vx_whole(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads);

@@ -262,9 +262,16 @@ extern const int64_t vx_roomy;         /* whether a core starts one multiply-add
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
-extern const float vx_columns[], vx_slopes[];
-extern const int32_t vx_packed_strategies[]; /* that take a packed B */
-extern const int64_t vx_packed_count;
+extern const float vx_slopes[];
+
+/* What a choice is made from, by how B comes: plain, transposed, packed. So many strategies of the library, ascending, and their columns of
+ * the cost. */
+typedef struct {
+  const float *columns;
+  const int32_t *strategies;
+  int64_t count;
+} vx_shortlist;
+extern const vx_shortlist vx_shortlists[3];
 
 /* Compiled from the cost model: predicted seconds of the strategies that `order` names, each lane on a grid and a region of its own: the rows of
  * a block of `own` are grid_m, grid_n, splits, active, m, n, others. */

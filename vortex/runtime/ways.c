@@ -15,7 +15,7 @@ static void put(float *own, int64_t lane, const vx_way *way) {
 }
 
 static void costs(const vx_question *q, vx_ways *of, int64_t count, const int32_t *order, const float *own, float *totals) {
-  of(vx_columns, vx_slopes, totals, (int32_t)((count + VX_LANES - 1) / VX_LANES), order, own, (float)vx_depth(q->call->k),
+  of(q->from->columns, vx_slopes, totals, (int32_t)((count + VX_LANES - 1) / VX_LANES), order, own, (float)vx_depth(q->call->k),
      (float)q->call->transpose_a, q->plain, q->transposed, (float)q->call->packed, q->spacing_a, q->spacing_b, q->drift_a, q->drift_b,
      (float)q->batch, q->items_a, q->items_b);
 }
@@ -36,8 +36,8 @@ void vx_price_all(const vx_question *q, float *totals) {
   costs(q, vortex_outer_ways, VX_PRICED, order, own, totals);
   dots[0] = VX_NEVER;
   if (vx_dot_serves(q->call)) costs(q, vortex_dot_ways, 1, order, own, dots);
-  for (int64_t s = 0; s < vx_strategy_count; s++)
-    if (vx_strategies[s].dot) totals[s] = dots[0];
+  for (int64_t s = 0; s < q->from->count; s++)
+    if (vx_listed(q, s)->dot) totals[s] = dots[0];
 }
 
 /* Of the lanes of a group the first that takes least. */
@@ -70,7 +70,7 @@ void vx_settle(vx_pricing *p) {
     p->order[lane] = p->order[0];
     put(p->own, lane, &any);
   }
-  costs(p->q, vx_strategies[p->order[0]].dot ? vortex_dot_ways : vortex_outer_ways, p->lanes, p->order, p->own, totals);
+  costs(p->q, vx_listed(p->q, p->order[0])->dot ? vortex_dot_ways : vortex_outer_ways, p->lanes, p->order, p->own, totals);
   for (int64_t g = 0; g < p->groups; g++) settle(p, &p->waiting[g], totals + p->waiting[g].first);
   p->groups = p->lanes = 0;
 }
