@@ -160,7 +160,7 @@ class TestExplain:
         for option, word in (("--transpose-b", "transposed B"), ("--packed", "packed B")):
             assert run(f"explain gemm --shape 7,64,64 --shape 8x64x64 {option}".split()) == 0
             told = capsys.readouterr().out
-            assert told.count(word) == 2
+            assert told.count(f"({word})") == told.count(f"of these for a {word}") == 2
 
 
 class TestCheck:

@@ -227,7 +227,7 @@ class Effects:
     scattered_turned: float = 7.5
     """over transposing its elements, what all of that takes where pages are small: to turn them back takes twice as
     long, the rest is seen while sums are made (Granite Rapids, B transposed: 32 x 1024 x 1000 60 us more than expected,
-    228 x 3072 x 768 600; so priced, the choice among 49 strategies is 0.994 of the best for 173 products, else 0.990)."""
+    228 x 3072 x 768 600; so priced the choice among 49 strategies is 0.994 of the best for 173 products, 0.99 else)."""
     outer_fill: float = 0.75
     """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth;"""
     scattered_outer_fill: float = 0.9
