@@ -78,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
 def products(options: argparse.Namespace) -> Iterator[Contest]:
     """Those of the suites and the shapes that fit in memory."""
     cases = [case for name in options.suite for case in load_any_suite(name)]
+    if others := sorted({case.suite for case in cases if not isinstance(case, Case)}):
+        parser().error(f"{', '.join(others)}: no products; expected suites of products, or networks (--network)")
     if options.sample:
         cases = sample(cases, options.sample, options.seed)
     cases += (Case("given", "", m, n, k, trans_b=options.transpose_b) for m, n, k in options.shape)

@@ -67,3 +67,10 @@ def test_products_or_networks(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             turns.main([str(turns.ROOT), *given])
         assert "expected products" in capsys.readouterr().err
+
+
+def test_suites_of_other_operators_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = turns.parser().parse_args([str(tmp_path), "--suite", "vortex_deepbench_conv_107"])
+    with pytest.raises(SystemExit):
+        list(turns.products(options))
+    assert "vortex_deepbench_conv_107: no products" in capsys.readouterr().err
