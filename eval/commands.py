@@ -17,7 +17,8 @@ class _Help(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        told = any(action.default is none for none in (None, False, argparse.SUPPRESS)) or "default" in text
+        none = any(action.default is one for one in (None, False, argparse.SUPPRESS)) or action.default == []
+        told = none or "default" in text
         if told or not action.option_strings:
             return text
         values = action.default if isinstance(action.default, list) else [action.default]

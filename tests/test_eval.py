@@ -290,9 +290,11 @@ class TestOracle:
 
     def test_help_tells_what_an_option_takes(self) -> None:
         top = commands.command("`python -m eval.something`: what it does.\n\nShares of 5 % are small.")
+        top.add_argument("--shape", nargs="+", default=[], metavar="M,N,K", help="products")
         top.add_argument("--seed", type=int, default=0, help="of the sample")
         top.add_argument("--all", action="store_true", help="of them")
         told = " ".join(top.format_help().split())
+        assert "--shape M,N,K [M,N,K ...] products --seed N" in told
         assert "--seed N of the sample (default: 0) --all of them Shares of 5 % are small." in told
 
     def test_a_busy_machine_ends_a_command_in_one_line(self) -> None:
