@@ -75,9 +75,10 @@ def nest(
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows unless `how` has it
     share, asks for its own panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if
-    rows straddle lines, or nothing. Beside panels that stay, each whole one asks for its share of the A that is AHEAD
-    of the next row tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or
-    end there, and of outermost row tiles for its share of the next one's rows of A, also if C goes past the caches.
+    rows straddle lines, or nothing. Where it trusts hardware nobody asks for a block in the CacheBuffer. Beside panels
+    that stay, each whole one asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A is
+    walked over, a tile asks for C of the next one, where sums begin or end there, and of outermost row tiles for its
+    share of the next one's rows of A, also if C goes past the caches.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B, where the others read it.
     `copy_a` is the load stage of a packed A, and `keeping` says whether the library has micro-kernels that keep B.
@@ -293,7 +294,10 @@ def nest(
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
                             beyond: T.let[T.int64] = T.Select(passing, T.min(row, apart), apart)  # A has no gaps
                             often: T.let[T.int64] = T.max(T.truncdiv(STEP * beyond * asking, height), T.int64(STEP))
-                            rarely: T.let[T.int64] = T.Select(T.And(alone, quiet), NEVER, STEP * sharing)
+                            # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
+                            trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
+                            has: T.let[T.bool] = trusts if pack_b else T.And(quiet, T.Or(alone, trusts))
+                            rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
                             asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
                             every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))
                             place: T.let[T.int64] = (
