@@ -131,6 +131,14 @@ double machine_fma(const int *cpus, int threads, long repeats) {
     return 2.0 * LANES * CHAINS * repeats * threads / together(tasks, threads);
 }
 
+/* The same of the core that calls this, at the clock that it has just now. */
+double machine_fma_here(long repeats) {
+    double begin = now();
+    volatile double done = fma_chains(repeats);
+    (void)done;
+    return 2.0 * LANES * CHAINS * repeats / (now() - begin);
+}
+
 /* Bytes per second (read and written) over `bytes` split among the threads; `mode`: 0 read, 1 copy, 2 copy past caches. */
 double machine_stream(const int *cpus, int threads, char *buffer, size_t bytes, long repeats, int mode) {
     struct task tasks[MAX_THREADS];

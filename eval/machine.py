@@ -47,6 +47,8 @@ def _library() -> ctypes.CDLL:
     cpus = ctypes.POINTER(ctypes.c_int)
     library.machine_fma.restype = ctypes.c_double
     library.machine_fma.argtypes = [cpus, ctypes.c_int, ctypes.c_long]
+    library.machine_fma_here.restype = ctypes.c_double
+    library.machine_fma_here.argtypes = [ctypes.c_long]
     library.machine_stream.restype = ctypes.c_double
     library.machine_stream.argtypes = [
         cpus,
@@ -76,6 +78,12 @@ def peak(threads: int, repeats: int = 1_000_000, rounds: int = 8) -> float:
     """FMA flops per second of `threads` cores: the best of some rounds of 2 ms (the first ones wake the cores)."""
     library, cpus = _library(), _cpus(threads)
     return max(float(library.machine_fma(cpus, threads, repeats)) for _ in range(rounds))
+
+
+def peak_here() -> float:
+    """FMA flops per second of this core as its last work has left it: clocks fall while vectors are multiplied, and are
+    back a millisecond after. Three times some 20 us, of which the best is no interrupt's."""
+    return max(float(_library().machine_fma_here(10_000)) for _ in range(3))
 
 
 def stream(threads: int, buffer: np.ndarray, kind: int, min_bytes: float = 4e8, rounds: int = 3) -> float:

@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = measured(gemm, options)
     if not lines:
         parser().error("nothing was measured: --samples is 0, or --minutes is too short")
-    profiled = replay.kernel_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
+    profiled = replay.profiled_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
     if options.record:
         command = f"python -m eval.model --samples {options.samples} --max-flops {options.max_flops:g}"
         command += f" --threads {options.threads} --rounds {options.rounds} --seed {options.seed} --record FILE"

@@ -6,6 +6,7 @@ before and after each race: over a run the clock moves by more than a small prod
 """
 
 import functools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -65,7 +66,10 @@ def layout_of(case: Case, packed: bool) -> str:
 
 
 def time_plans(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, kept: str | None = None
+    calls: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    kept: str | None = None,
+    after_round: Callable[[], None] = lambda: None,
 ) -> dict[str, tuple[float, float]]:
     """(even, odd) seconds of each call that stayed in the race; calls take turns, the order rotated.
 
@@ -80,10 +84,11 @@ def time_plans(
             call = calls[name]
             once = time_batch(call, 1)
             most = SMALL_SECONDS if number else FIRST_SECONDS
-            if once < most:
+            if once < SMALL_SECONDS:  # whose threads slept through the first call would be out for good
                 count = max(1, round(10e-6 / once))
                 once = min(time_batch(call, count) for _ in range(max(3, min(20, round(most / (once * count))))))
             times[name][number % 2].append(once)
+        after_round()
         if number % 2 == 0:
             even = {name: min(times[name][0]) for name in alive}
             limit = SLOWER[min(number // 2, len(SLOWER) - 1)] * min(even.values())
@@ -112,14 +117,18 @@ def check_all(
 
 
 def race_all(
-    found: Mapping[str, tuple[Runner, Any]], operands: Operands, rounds: int, chosen: str
+    found: Mapping[str, tuple[Runner, Any]],
+    operands: Operands,
+    rounds: int,
+    chosen: str,
+    after_round: Callable[[], None] = lambda: None,
 ) -> dict[str, tuple[float, float]]:
     """(even, odd) seconds of every plan by its label, all checked; who was hopeless then has those seconds twice."""
     calls = {label: functools.partial(how.run, plan) for label, (how, plan) in found.items()}
     seconds = check_all(calls, {label: plans.family(plan) for label, (_, plan) in found.items()}, operands)
     limit = HOPELESS * min(seconds.values())
     racing = {label: call for label, call in calls.items() if seconds[label] <= limit or label == chosen}
-    return {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen)
+    return {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen, after_round)
 
 
 def python_seconds(gemm: Any, layout: str) -> float:
@@ -134,8 +143,9 @@ def python_seconds(gemm: Any, layout: str) -> float:
 def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS) -> Line:
     """One line: all plans with predicted seconds, their terms, and the least seconds of even and of odd rounds.
 
-    `outside` is `python_seconds`; `peak` are the flops per second of one core right before. Every result has the bits
-    of the first of its family, which is checked against float64; WrongResultError otherwise.
+    `outside` is `python_seconds`; `peak` are the flops per second of one core between the rounds, as L0 was profiled
+    between others: after a pause an Intel core runs at a better clock than while it multiplies. Every result has the
+    bits of the first of its family, which is checked against float64; WrongResultError otherwise.
     """
     layout = layout_of(case, packed)
     before = python_seconds(gemm, layout)
@@ -144,8 +154,9 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS
     shape = (case.m, case.n, case.k)
     found = {plans.label(plan): plan for plan in gemm.plans(*shape, threads=threads, **how.kind)}
     chosen = plans.label(gemm.plan(*shape, threads=threads, **how.kind))
-    peak = machine.peak(1, rounds=4)
-    times = race_all({label: (how, plan) for label, plan in found.items()}, operands, rounds, chosen)
+    peaks: list[float] = []
+    racing = {label: (how, plan) for label, plan in found.items()}
+    times = race_all(racing, operands, rounds, chosen, lambda: peaks.append(machine.peak_here()))
     outside, least = min(before, python_seconds(gemm, layout)), gemm.manifest.rates.call
     entries = [
         {
@@ -163,7 +174,8 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS
         }
         for label, plan in found.items()
     ]
-    line = asdict(case) | {"kind": "race", "flops": case.flops, "threads": threads, "packed": packed, "peak": peak}
+    line = asdict(case) | {"kind": "race", "flops": case.flops, "threads": threads, "packed": packed}
+    line |= {"peak": statistics.median(peaks)}
     return line | {"operands": how.kind, "outside": outside, "chosen": chosen, "plans": entries}
 
 

@@ -76,17 +76,19 @@ def selector_of(library: dict[str, Any]) -> Selector:
     return Selector(strategies, known, profile.slopes(), library["lanes"], library["panel"], shortlists=shortlists)
 
 
-def kernel_peak(library: dict[str, Any]) -> float:
-    """Flops per second of the fastest micro-kernel of the profile, on one core."""
-    rows = [row for row in library["profile"]["kernels"] if row["start_s"] > 0]
-    return float(max(2 * row["rows"] * row["vectors"] * library["lanes"] / row["slope_s"] for row in rows))
+def profiled_peak(library: dict[str, Any]) -> float:
+    """Flops per second of one core when L0 was timed; of recordings that do not say, of its fastest micro-kernel."""
+    profile = library["profile"]
+    rows = [row for row in profile["kernels"] if row["start_s"] > 0]
+    fastest = max(2 * row["rows"] * row["vectors"] * library["lanes"] / row["slope_s"] for row in rows)
+    return float(profile.get("peak_flops_per_s") or fastest)
 
 
 def replay(path: Path) -> tuple[list[Line], float]:
     """The recorded races with the predictions and the choice of today, and the peak of the profile in flops/s."""
     data = json.loads(path.read_text())
     selector = selector_of(data["library"])
-    return [_again(selector, race) for race in data["races"]], kernel_peak(data["library"])
+    return [_again(selector, race) for race in data["races"]], profiled_peak(data["library"])
 
 
 def _again(selector: Selector, race: dict[str, Any]) -> Line:

@@ -24,6 +24,9 @@ class SteadyTimer:
     ) -> list[float]:
         return [5e-9 + 1e-9 * rows * depth] * repetitions
 
+    def multiply_add(self, repetitions: int) -> list[float]:
+        return [1.6e-10] * repetitions
+
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]:
         return [1e-10 * (1 + stage)] * repetitions
 
@@ -42,7 +45,7 @@ def test_a_timer_is_believed() -> None:
     assert profile.basis == "measured" and profile.date
     for kernel in profile.kernels:
         assert abs(kernel.slope_s / kernel.rows - 1e-9) < 1e-12 and abs(kernel.start_s - 5e-9) < 1e-12
-    assert profile.thread_start_s == 2e-6
+    assert profile.thread_start_s == 2e-6 and abs(profile.peak_flops_per_s / 2e11 - 1) < 1e-9
     assert Profile.from_json(profile.to_json()) == profile
 
 
@@ -119,7 +122,7 @@ def test_without_either_the_spec_is_computed() -> None:
 
 def passes(shares: Iterable[float]) -> Callable[[], Pass]:
     every = iter(shares)
-    return lambda: Pass({(1, 1): (1.0, 2.0)}, next(every))
+    return lambda: Pass({(1, 1): (1.0, 2.0)}, next(every), 1.0)
 
 
 def test_passes_of_a_whole_core_are_enough_at_once() -> None:

@@ -41,6 +41,10 @@ class Meter:
         """Seconds per call with operands in the innermost cache; of those that can, as they are with `quads` or not."""
         return self._times("vx_time_l0", repetitions, layout, rows, vectors, depth, QUADS * bool(self.quads), calls)
 
+    def multiply_add(self, repetitions: int) -> list[float]:
+        """Seconds of one multiply-add of a vector, on registers alone: the peak of a core at its clock."""
+        return self._times("vx_time_multiply_add", repetitions)
+
     def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]:
         """Seconds per element; stage 0 copies, 1 transposes."""
         return self._times("vx_time_load", repetitions, stage, rows, width, stride)

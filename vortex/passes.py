@@ -22,6 +22,7 @@ class KernelTimer(Protocol):
     def micro_kernel(
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
     ) -> list[float]: ...
+    def multiply_add(self, repetitions: int) -> list[float]: ...
     def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
 
 
@@ -29,6 +30,8 @@ PASSES, TRIES = 12, 3
 """Over all micro-kernels, and repetitions of each in a pass. The least of a pass leaves out interrupts, the median of
 the passes the clock's better and worse moments: on a busy Zen 4 it tells two micro-kernels apart by 0.5 %, the least of
 all by 1.6 to 3.5 %, and then a library is made of those that were lucky."""
+REPETITIONS = 7
+"""Of each load stage."""
 CALL_SECONDS = 20e-6
 """Long enough for the clock's resolution, short enough that some repetition meets no interrupt."""
 
@@ -52,6 +55,8 @@ class Pass:
 
     seconds: dict[tuple[int, int], tuple[float, float]]
     share: float
+    multiply_add: float
+    """Seconds of one of a vector, on registers alone."""
 
 
 def one_pass(
@@ -67,7 +72,7 @@ def one_pass(
         )
         seconds[rows, vectors] = low, high
         share = max(share, ideal * deep / high)
-    return Pass(seconds, share)
+    return Pass(seconds, share, min(timer.multiply_add(TRIES)))
 
 
 def undisturbed(once: Callable[[], Pass], wait_s: float = WAIT_S) -> list[Pass]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # Else imported where one is made: a library of this machine 
 
 NATIVE = "native"
 PACKAGE = Path(__file__).resolve().parent
-SOURCE = PACKAGE / "runtime" / "probe.c"
+SOURCE, INCLUDED = (PACKAGE / "runtime" / name for name in ("probe.c", "chains.h"))
 MODELS = (PACKAGE / "hardware.py", PACKAGE / "instruction.py")
 """What a spec may say: one remembered before a field was added has another fingerprint than what is made of it."""
 MEASURE_TIMEOUT_S = 20.0  # measuring takes a second at most; a machine this much slower is not measured but stuck
@@ -54,9 +54,10 @@ class Reading:
 
 
 def build_probe(folder: Path) -> Path:
-    """The compiled `probe.c`, built once for each content of the source."""
+    """The compiled `probe.c`, built once for each content of its sources."""
     compiler = os.environ.get("CC") or "cc"
-    digest = hashlib.sha256(SOURCE.read_bytes() + f"{compiler} {platform.machine()}".encode()).hexdigest()[:24]
+    text = SOURCE.read_bytes() + INCLUDED.read_bytes()
+    digest = hashlib.sha256(text + f"{compiler} {platform.machine()}".encode()).hexdigest()[:24]
     program = folder / f"probe-{digest}"
     if program.exists():
         return program
@@ -299,7 +300,7 @@ def probe(refresh: bool = False) -> tuple[HardwareSpec, tuple[Reading, ...]]:
 def file_name(machine: Machine) -> str:
     """Names the machine in the cache: equal where the same measurements hold and the same is said of them."""
     facts = vars(machine) | {"flags": sorted(machine.flags), "free_bytes": 0}
-    sources = [path.read_bytes() for path in (SOURCE, *MODELS)]
+    sources = [path.read_bytes() for path in (SOURCE, INCLUDED, *MODELS)]
     return f"native-{hashlib.sha256(repr((LAYOUT, sources, facts)).encode()).hexdigest()[:24]}.json"
 
 

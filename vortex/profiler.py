@@ -22,7 +22,7 @@ from vortex.dtypes import STORED_BYTES, WordFormat
 from vortex.effects import FLOAT
 from vortex.epilogue import Store
 from vortex.hardware import HardwareSpec, Instruction
-from vortex.passes import KernelTimer, handed, one_pass, quads_pay, undisturbed
+from vortex.passes import REPETITIONS, KernelTimer, handed, one_pass, quads_pay, undisturbed
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
 
@@ -60,6 +60,8 @@ class Profile:
     thread_start_s: float
     quads: bool = False
     """Whether micro-kernels of a single vector were quicker, and timed, with four elements of A loaded at once."""
+    peak_flops_per_s: float = 0.0
+    """Of one core between the micro-kernels, by float32 multiply-adds on registers alone; 0: not measured."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -83,9 +85,6 @@ class Profile:
             if filled.size:
                 table[v, filled[-1] + 1 :] = table[v, filled[-1]]
         return SlopeTable(table)
-
-
-REPETITIONS = 7
 
 
 def measure(
@@ -124,6 +123,7 @@ def measure(
         transpose_s=transpose,
         thread_start_s=max(spec.thread_start_ns * 1e-9, handed(timer, spec.cores) if spec.cores > 1 else 0.0),
         quads=quads,
+        peak_flops_per_s=2 * lanes / statistics.median(one.multiply_add for one in passes),
     )
 
 

@@ -49,7 +49,7 @@ def raced(options: Options) -> list[Raced]:
 
 def open_races(options: Options, stack: ExitStack) -> Measure:
     gemm, rounds = product(options), SMOKE_ROUNDS if options.smoke else races.ROUNDS
-    profiled = replay.kernel_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
+    profiled = replay.profiled_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
 
     def one(at: Raced) -> list[Line]:
         line = races.race(gemm, at.case, options.threads, at.packed, rounds)

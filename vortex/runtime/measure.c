@@ -1,5 +1,6 @@
 /* Times L0 micro-kernels and load stages where they will run. Linked with their objects into a library of its own. */
 #define _GNU_SOURCE
+#include "chains.h"
 #include "vortex_runtime.h"
 
 #include <stdlib.h>
@@ -45,6 +46,15 @@ int vx_time_l0(int32_t layout, int64_t rows_, int64_t vectors_, int64_t depth, i
   }
   free(a), free(b), free(c);
   return failed;
+}
+
+/* Seconds of one multiply-add of a vector, on registers alone. */
+int vx_time_multiply_add(int64_t repetitions, double *times) {
+  for (int64_t r = -1; r < repetitions; r++) {
+    double start = seconds(), done = multiply_adds((int)vx_measured_lanes());
+    if (r >= 0) times[r] = (seconds() - start) / done;
+  }
+  return 0;
 }
 
 /* Seconds per element of a load stage (0 copy, 1 transpose) from rows `stride` apart into panels of `width`. */

@@ -10,6 +10,8 @@
  * compiler's own flags allow; LANES and DOTS say what may run.
  */
 #define _GNU_SOURCE
+#include "chains.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -40,20 +42,9 @@ static double seconds(clockid_t clock) {
 
 static int lanes, threads, cpus[MAX_THREADS];
 
-#define REP4(x) x x x x
-#define VECTORS \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
-  "xmm11", "xmm12"
-#define ACC(r, n) "vfmadd231ps %%" r "12, %%" r "12, %%" r n "\n\t"
-/* Twelve chains cover latency x issue of every core so far (Haswell: 5 x 2). Zeros throughout: no denormals. */
-#define TWELVE_OF(one)                                                                                        \
-  one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
-#define ZMM_ACC(n) ACC("zmm", n)
-#define YMM_ACC(n) ACC("ymm", n)
 #define BFLOAT16(n) "vdpbf16ps %%zmm12, %%zmm12, %%zmm" n "\n\t"
 #define INT8(n) "vpdpbusd %%zmm12, %%zmm12, %%zmm" n "\n\t"
 #define READ(r, n, at) "vmovups " at "(%0), %%" r n "\n\t"
-#define LOOP(body) "vzeroall\n1:\n\t" body "dec %0\n\tjnz 1b\n\tvzeroupper" : "+r"(n)::VECTORS, "cc"
 #define READ8(r, a, b, c, d, e, f, g, h)                                                                         \
   READ(r, "0", a) READ(r, "1", b) READ(r, "2", c) READ(r, "3", d) READ(r, "4", e) READ(r, "5", f) READ(r, "6", g) \
   READ(r, "7", h)
@@ -62,12 +53,7 @@ typedef double (*Kernel)(const char *data, size_t bytes); /* work done by one ca
 
 static double fma_rate(const char *data, size_t bytes) {
   (void)data, (void)bytes;
-  long n = 2000;
-  if (lanes == 16)
-    __asm__ volatile(LOOP(REP4(TWELVE_OF(ZMM_ACC))));
-  else
-    __asm__ volatile(LOOP(REP4(TWELVE_OF(YMM_ACC))));
-  return 2000.0 * 4 * 12;
+  return multiply_adds(lanes);
 }
 
 static double fma_chain(const char *data, size_t bytes) {
