@@ -192,11 +192,14 @@ def loading_b(
 
 
 def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:
-    """Seconds seen of the rows of A of a tile that come from L2 again: their first lines, in each step of L1."""
-    line = rates.line_bytes * rates.l2_byte
+    """Seconds seen of the rows of A of a tile that come from L2 again, in each step of L1: all lines, or the first."""
+    line, lines = rates.line_bytes * rates.l2_byte, t.depth * (FLOAT / rates.line_bytes)
+    if rates.line_again:
+        line = rates.line_again * line
+    else:
+        lines = ops.least(lines, UNFORESEEN)
     each = ops.where(o.spacing_a > rates.l1_span - 0.5, max(line, rates.crammed_line), line)
-    lines = ops.least(t.depth * (FLOAT / rates.line_bytes), UNFORESEEN) * t.height * t.steps
-    return (1.0 - o.a_is_col) * (1.0 - s.pack_a) * lines * each
+    return (1.0 - o.a_is_col) * (1.0 - s.pack_a) * (lines * t.height * t.steps) * each
 
 
 def reloading(
@@ -218,7 +221,8 @@ def reloading(
     again = t.loose * (1.0 - t.keeps)
     swell_l1 = 1.0 + again * ops.most(o.spacing_b / run - 1.0, 0.0)
     reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(t))
-    again_a = reading(ops, rates, reused_a, reused_a, a.tile * rates.l2_byte, a.first)
+    between = s.rows_first * b.panel if rates.line_again else 0.0
+    again_a = reading(ops, rates, reused_a + between, reused_a, a.tile * rates.l2_byte, a.first)
     block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
     reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
     # What L2 dropped is still in the outermost cache, if there is room.

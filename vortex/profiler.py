@@ -111,8 +111,7 @@ def measure(
         slope = (high - low) / (depth - short)
         spread = max(median / min(found) - 1 for median, found in zip((low, high), times, strict=True))
         kernels.append(Measurement(rows, vectors, max(0.0, low - slope * short), slope, round(spread, 4)))
-    copy = min(timer.load_stage(0, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
-    transpose = min(timer.load_stage(1, 256, 4 * lanes, 1024 + lanes, REPETITIONS))
+    copy, transpose = (min(timer.load_stage(stage, 256, 4 * lanes, 1024 + lanes, REPETITIONS)) for stage in (0, 1))
     return Profile(
         basis="measured",
         device=spec.name,
@@ -312,6 +311,7 @@ def rates(
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         row_begin=EFFECTS.row_begin if small else 0.0,
         refill=EFFECTS.refill if small and not words else 0.0,
+        line_again=EFFECTS.line_again if small and not words else 0.0,
         panel_room=float(int(panels)),
         crowded_rows=float(crowded_rows),
         per_crowded_rows=1.0 / crowded_rows,

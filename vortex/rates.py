@@ -188,6 +188,9 @@ class Rates:
     """Share of the latency that is seen where one of several panels begins a row of an unpacked B."""
     refill: float
     """How much longer a block of the CacheBuffer takes to fill that takes up all of L2, over a small one."""
+    line_again: float
+    """How many times what a line takes from L2 is seen for each line of A that comes from there again; 0 where it is
+    the time itself, for the first few of a row."""
     panel_room: float
     """Elements that L1 has room for of a panel of a plain B which the first of many row tiles keeps there for the
     others, and of their A; 0 if none does."""
