@@ -183,9 +183,9 @@ class Effects:
     held_roomy_ragged: float = 0.001
     """For those of a C of up to three vectors that are no whole one: a store reaches into the next line (Zen 4: 1430124
     x 14 x 6 in 4.0 ms, 410236 x 22 x 16 in 3.7)."""
-    held_apart_cycles: float = 7.5
-    """Cycles that a vector of longer rows takes at least where pages are small (Granite Rapids, 60 to 4000 columns, C
-    in L2: 1.9 to 2.6 ns with k of 3, 3.4 to 3.8 with 16)."""
+    held_apart_cycles: float = 5.0
+    """Cycles that a vector of longer rows takes at least where pages are small (Granite Rapids, 108 to 4602 columns and
+    k of 1 to 3, C in L2: 1.3 to 2.1 ns)."""
     held_recurring_cycles: float = 24.0
     """Cycles for a line of C that it comes back to, half a line at a time or for more steps of k, where all rows begin
     in the same set: on a Zen 3 29 to 31 if they are 4 KiB apart, 20 to 23 for each half of them if 2 KiB."""
