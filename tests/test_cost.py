@@ -289,6 +289,27 @@ def test_each_piece_of_a_row_of_a_begins_anew_for_every_panel(monkeypatch):
     assert not longer[[i for i in panels if panels[i].stage.pack_a or i not in far]].any()
 
 
+def test_where_pages_are_small_each_line_of_a_from_l2_is_seen():
+    """Also of a tile that L1 would hold, had no panel of B passed since: the more, the more rows a multiply-add has."""
+    one, at = small_pages("epyc-zen5"), Shape(504, 1536, 768, OperandB.TRANSPOSED)
+    without = replace(one, rates=replace(one.rates, line_again=0.0))
+    seen, free = (np.asarray(by.costs(at, ONE_TASK, 1).total) for by in (one, without))
+    tiled = [(i, s) for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap and seen[i] < NEVER]
+    held = {i: s for i, s in tiled if s.stage.rows_first and 4 * s.l0.m * min(s.l1.k, 768) <= one.rates.l1_bytes}
+    passed = [
+        i for i, s in held.items() if 4 * (s.l0.m + s.l0.n) * min(s.l1.k, 768) > one.rates.l1_bytes and s.l1.n > s.l0.n
+    ]
+    assert passed and all(seen[i] > free[i] for i in passed if not one.strategies[i].stage.pack_a)
+    assert all(seen[i] < 1.001 * free[i] for i, s in tiled if s.stage.pack_a)
+
+    def share(vectors: int) -> float:
+        """Of the seconds of outermost row tiles of so many vectors, the most."""
+        of = [i for i in passed if one.strategies[i].vectors(16) == vectors and not one.strategies[i].stage.pack_a]
+        return max(float(seen[i] / free[i]) for i in of) - 1.0
+
+    assert share(2) > 1.5 * share(5) > 0.0
+
+
 def test_lines_of_c_that_push_each_other_out_are_waited_for_again():
     """By the held family, whose vectors are half a line: where many rows begin in few sets of L1."""
 

@@ -36,9 +36,9 @@ static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k
 /* Whether A and C are: then the held family asks for nothing. */
 static int stays_near(const vx_call *call) { return !vx_overflows((call->m * call->k + call->outputs) * NEAR_LOOSE); }
 
-/* Whether L2 keeps A and B of a nest. Of a loop that asks for a row now and then the processor foresees no such turn: on a Granite Rapids tiles
- * go at 164 to 179 GFLOP/s so, at 176 to 185 while they ask for nothing, which it is told by this where it was seen. Transformers' products by a
- * transposed B, whose packed block L2 has, are 1.03 times as fast since, 512x3000x2048 1.07, and 200x300x700 as it lies 1.1. */
+/* Whether L2 keeps A and B of a nest. Where pages are small nobody asks for them then: the processor does not foresee the turn of a loop that asks
+ * now and then, and tiles go at 172 to 179 GFLOP/s so, on a Granite Rapids, at 179 to 184 otherwise. Nor does anybody for a packed block:
+ * transformers' products by a transposed B are 1.03 times as fast since, 512x3000x2048 1.07, and 200x300x700, which L2 keeps, 1.07. */
 static int stays_in_l2(const vx_call *call, int64_t rows, int64_t depth) {
   return (call->n + rows) * depth * (int64_t)sizeof(float) <= vx_dot_cached;
 }
