@@ -46,6 +46,20 @@ def assembly(spec: HardwareSpec, path: Path) -> dict[tuple[int, int], str]:
     return {(int(rows), int(vectors)): body for rows, vectors, body in parts}
 
 
+def test_a_kernel_begins_with_a_line_of_code(tmp_path: Path) -> None:
+    """Or how quick it is would depend on how long what is linked before it is."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_kernels import RegisterTile, micro_kernel
+    from vortex.codegen.cpu_rows import compile_tiles
+
+    tiles, path = [RegisterTile(rows, 2, "row") for rows in range(1, 5)], tmp_path / "l0.o"
+    compile_tiles([micro_kernel(tile, LANES) for tile in tiles], 4, LANES, SPEC.llvm_cpu, path)
+    begins = [int(place, 16) for place in re.findall(r"^(\w+) <vortex_l0_row_\dx2>:", disassembled(path), re.M)]
+    assert len(begins) == len(tiles) and not [place for place in begins if place % 64]
+    headers = subprocess.run(["objdump", "-h", str(path)], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"\.text .* 2\*\*6$", headers, re.M), headers
+
+
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], str]:
     return assembly(SPEC, tmp_path_factory.mktemp("l0") / "l0.o")
