@@ -18,6 +18,7 @@ from vortex.effects import latency
 from vortex.families import DOT_BESIDE
 from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
+from vortex.profiler import compute, rates
 from vortex.selector import NumpyArithmetic, Selector, most_near, problem
 from vortex.specs import cpus, load_spec, what_if
 
@@ -590,15 +591,37 @@ def test_rows_of_a_turned_product_pass_for_every_panel_out_of_l2():
     assert shallow and (many[shallow] > 1.2 * few[shallow]).any()
 
 
-def test_where_pages_are_small_a_product_is_turned_back_slowly():
-    one = small_pages("epyc-zen5")
+@pytest.mark.parametrize("small, times", [(False, EFFECTS.turned), (True, EFFECTS.scattered_turned)])
+def test_a_product_is_turned_back_slowly(small, times):
+    """More slowly than B is transposed, and the more so where pages are small."""
+    one = small_pages("epyc-zen5") if small else priced("epyc-zen5")
     sooner = replace(one, rates=replace(one.rates, turn=one.rates.transpose))
     at = Shape(128, 3072, 768, OperandB.TRANSPOSED)
     longer = np.subtract(*(np.asarray(by.costs(at, ONE_TASK, 1).total) for by in (one, sooner)))
     turned = [i for i, s in enumerate(one.strategies) if s.stage.swap and s.stage.pack_b]
-    expected = 128 * 3072 * one.rates.transpose * (EFFECTS.scattered_turned - 1)
-    assert turned and longer[turned] == pytest.approx(expected, rel=1e-3)
-    assert selector(load_spec("epyc-zen5"), one.strategies).rates.turn == one.rates.transpose
+    assert turned and times > 2
+    assert longer[turned] == pytest.approx(128 * 3072 * one.rates.transpose * (times - 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_where_panels_are_outermost_each_takes_a_moment_to_begin(name):
+    """Whatever it holds; where rows of tiles are outermost none does."""
+    one = priced(name)
+    at_once = replace(one, rates=replace(one.rates, panel_turn=0.0))
+    down = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.rows_first or s.stage.swap)]
+    for wide in (960, 1920):
+        at = Shape(1, wide, 4, OperandB.PACKED)
+        longer = np.subtract(*(np.asarray(by.costs(at, ONE_TASK, 1).compute) for by in (one, at_once)))
+        panels = np.array([-(-wide // s.l0.n) for s in one.strategies])
+        assert down and longer[down] == pytest.approx(panels[down] * one.rates.panel_turn, rel=1e-2)
+        assert not longer[[i for i, s in enumerate(one.strategies) if s.stage.rows_first]].any()
+
+
+def test_a_core_that_was_near_when_it_was_measured_is_not_counted_on():
+    """Hosts move virtual cores about: a job is priced between what it takes near and far, whatever was measured."""
+    spec = load_spec("epyc-zen5")
+    near, far = (rates(spec, replace(compute(spec, [(1, 1)]), thread_start_s=t)).thread_start for t in (2.5e-7, 9e-7))
+    assert 2 * 2.5e-7 < near < far < 1.5 * 9e-7 and far < 1.5 * near
 
 
 def test_where_pages_are_small_several_tiles_of_columns_wait_for_the_long_side():

@@ -127,8 +127,13 @@ class Effects:
     contended_s: float = 4e-9
     """Seconds for a line of C that two cores write parts of: 10 to 17 ns while they are at the same rows, as halves of
     29 columns are on a Zen 5, and none where one of them is ahead."""
-    handed: float = 3.5
-    """How many times an empty job takes one whose operands and sums the other cores had before (Zen 4)."""
+    handed: float = 0.5
+    """Of what an empty job was measured to take, the share that a job is charged,"""
+    handed_s: float = 6.5e-7
+    """and seconds besides. Hosts move virtual cores about: two of a Zen 5 take 0.25 us for an empty job, and a small
+    product 0.4 more than half its time, or 0.9 and 1.5, for seconds or minutes and whatever was measured before. At 0.8
+    us the choice among small products is 0.95 of the best near and 0.93 far (793 races), at 0.5 0.95 and 0.84, at 1.7
+    0.90 and 0.98."""
     reach_share: float = 0.5
     """Of the translations that a core keeps, for the rows of one operand,"""
     page_line: float = 0.13
@@ -211,6 +216,9 @@ class Effects:
     (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""
     tile_enter_cycles: float = 12.0
     """Cycles between one micro-kernel and the next in an L1 nest,"""
+    panel_turn_cycles: float = 18.0
+    """to begin a panel where those are outermost (Zen 5, ns of one beside a single row of tiles: 2 x 5109 x 2 5.0, 1 x
+    2944 x 1 4.5, 2 x 1157 x 4 4.0; the recorded choices of five cores gain 0.0 to 0.4 % by it),"""
     tile_turn_cycles: float = 6.0
     """to begin a row of tiles where those are outermost (Zen 5: 334863 x 22 x 8 1.06 ms so, 0.98 by one column of
     them),"""
@@ -229,8 +237,12 @@ class Effects:
     """to begin one of its rows where they are copied,"""
     turn_start_s: float = 4.4e-8
     """and to begin turning the product back over;"""
+    turned: float = 3.0
+    """over transposing its elements in L1, what all of that takes: sums come from L2 and go where other operands are
+    (Zen 5, B transposed: beside strategies that pack it, 290 x 4096 x 1024, 476 x 1024 x 1024 and 414 x 3072 x 768 took
+    0.2 to 0.35 ns an element longer than expected, and transposing takes 0.07);"""
     scattered_turned: float = 7.5
-    """over transposing its elements, what all of that takes where pages are small: to turn them back takes twice as
+    """where pages are small: to turn them back takes twice as
     long, the rest is seen while sums are made (Granite Rapids, B transposed: 32 x 1024 x 1000 60 us more than expected,
     228 x 3072 x 768 600; so priced the choice among 49 strategies is 0.994 of the best for 173 products, 0.99 else)."""
     outer_fill: float = 0.75

@@ -101,7 +101,8 @@ def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented,
     split = t.loose * o.k * ((t.full * s.vectors + t.rest) * across_lines + t.full * apart)
     turn = s.rows_first * t.steps * rates.tile_turn
     across = ops.name("across", t.full * wide + narrow + split + turn)
-    compute = t.tiles * across
+    down = (1.0 - s.rows_first) * t.steps * t.bands * t.panels * rates.panel_turn
+    compute = t.tiles * across + down
     if rates.panel_room:
         compute = compute - t.keeps * (t.tiles - t.bands) * split
     return Computed(ops.name("one", ops.where(t.full > 0.5, wide, narrow)), across, ops.name("compute", compute))

@@ -211,8 +211,7 @@ def rates(
     told = outer.capacity_bytes * max(1, spec.cores // outer.shared_by)
     held = float(min(told, EFFECTS.outer_core_bytes * spec.cores))
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
-    starts = np.array([kernel.start_s for kernel in profile.kernels])
-    fixed, each = np.maximum(np.linalg.lstsq(sizes, starts, rcond=None)[0], 0.0)
+    fixed, each = np.maximum(np.linalg.lstsq(sizes, [kernel.start_s for kernel in profile.kernels])[0], 0.0)
     small = spec.kept_pages > 0
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
@@ -223,7 +222,7 @@ def rates(
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
     return Rates(
         call=EFFECTS.call_s,
-        thread_start=EFFECTS.handed * profile.thread_start_s,
+        thread_start=EFFECTS.handed_s + EFFECTS.handed * profile.thread_start_s,
         tile_start=float(fixed),
         tile_vector=float(each),
         copy=profile.copy_s,
@@ -300,6 +299,7 @@ def rates(
         streamed_broken=EFFECTS.streamed_broken if small else roomy * EFFECTS.roomy_broken,
         streamed_broken_row=0.0 if small else roomy * EFFECTS.roomy_broken_row,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
+        panel_turn=EFFECTS.panel_turn_cycles / clock,
         tile_turn=EFFECTS.tile_turn_cycles / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
         nest=EFFECTS.nest_s,
@@ -307,7 +307,7 @@ def rates(
         stage_start=EFFECTS.stage_start_s,
         copy_row=EFFECTS.copy_row_cycles / clock,
         turn_start=EFFECTS.turn_start_s,
-        turn=profile.transpose_s * (EFFECTS.scattered_turned if small else 1.0),
+        turn=profile.transpose_s * (EFFECTS.scattered_turned if small else EFFECTS.turned),
         crowded_span=float(l1.sets * l1.line_bytes // EFFECTS.crowded_places),
         row_begin=EFFECTS.row_begin if small else 0.0,
         refill=EFFECTS.refill if small and not words else 0.0,

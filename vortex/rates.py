@@ -31,6 +31,8 @@ class Rates:
     """Seconds between one micro-kernel and the next in an L1 nest, whatever their height,"""
     tile_turn: float
     """to begin a row of tiles past all panels,"""
+    panel_turn: float
+    """or a column of them down a panel,"""
     tile_row: float
     """and for each row: what an address and a prefetch take that do not overlap with the multiply-adds of others."""
     nest: float

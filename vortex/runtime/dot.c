@@ -167,10 +167,11 @@ static const vx_dot *tiles_of(const vx_dotted *work, int64_t columns) {
   return work->near ? vx_near_tiles[columns] : work->ahead ? vx_stream_tiles[columns] : vx_dot_tiles[columns];
 }
 
-/* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a piece of k the same one of a row to come is asked for. */
+/* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a piece of k the same one of a row
+ * to come is asked for, the next one if it is longer than what L1 has room for. */
 static int64_t run_streams(const vx_dotted *work, const vx_part *part, const void *x, const void *y, int64_t rows, sums to) {
   int64_t height = tallest(work, work->width), tiles = rows / height;
-  int64_t ahead = part->depth < work->call->k ? quotient_up(work->ahead, larger(part->depth, 1)) * work->ldx : work->ahead;
+  int64_t ahead = part->depth < work->call->k ? larger(work->ahead / larger(part->depth, 1), 1) * work->ldx : work->ahead;
   vx_dot tile = tiles_of(work, work->width)[height];
   for (int64_t i = 0; i < tiles; i++)
     tile(element(x, i * work->ldx), y, to.c + i * to.row_stride, part->depth, tiles * work->ldx, work->ldy, tiles * to.row_stride,
