@@ -29,11 +29,10 @@ class Effects:
     outer_core_bytes: int = 1 << 25
     """Of the outermost cache for each core, at most: no processor has more. A guest with two cores is told of 480 MB on
     a Granite Rapids, and at times finds 67 MB there and at times does not (32x4096x4096 8 ms or 19)."""
-    partial: float = 4.0
-    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines."""
-    scattered_partial: float = 2.0
-    """The same where pages are small, and most such lines come from the outermost cache (Granite Rapids: of 44 products
-    by 54 plans each those with 128 steps of k took 0.96 of what was expected of them beside those with 512)."""
+    partial: float = 2.0
+    """A partial C between two steps of k, over the time its bytes take in a stream: each tile waits for its lines
+    (Granite Rapids: of 44 products by 54 plans each those with 128 steps of k took 0.96 of what was expected of them at
+    4 beside those with 512; Zen 5, 20 transformers' products: 0.93 at 4 beside those with all of k, 0.96 at 2)."""
     kept_partial: float = 0.7
     """The same of one that stays in L2, from which tiles of AMX load it."""
     l3_latency_s: float = 60e-9
@@ -60,7 +59,7 @@ class Effects:
     """and the share of the load of further ones that is seen, if all were asked for at once."""
     leap: float = 0.08
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
-    piece: float = 0.135
+    piece: float = 0.2
     """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
     row_piece: float = 0.0027
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""

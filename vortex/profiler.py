@@ -255,7 +255,7 @@ def rates(
         dram_latency=EFFECTS.dram_latency_s,
         in_time=0.0 if roomy or small else EFFECTS.l3_latency_s,
         window=EFFECTS.window,
-        partial=EFFECTS.kept_partial if tiles else EFFECTS.scattered_partial if small else EFFECTS.partial,
+        partial=EFFECTS.kept_partial if tiles else EFFECTS.partial,
         room=room_words(l2.capacity_bytes / l2.shared_by) if tiles else 0.0,
         streams=EFFECTS.streams,
         unfollowed=EFFECTS.unfollowed,
