@@ -617,6 +617,24 @@ def test_where_panels_are_outermost_each_takes_a_moment_to_begin(name):
         assert not longer[[i for i, s in enumerate(one.strategies) if s.stage.rows_first]].any()
 
 
+def test_pieces_of_a_plain_b_from_beyond_l2_come_at_most_so_fast(monkeypatch):
+    """As they lie, however fast the outermost cache is; not those of a B that L2 holds, nor of a packed one."""
+    one = priced("epyc-zen5")
+    fast = replace(one, rates=replace(one.rates, l3_byte=1e-13, l3_byte_shared=1e-13))
+    tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.swap or s.stage.pack_b)]
+    far, near = shape(1, 1000, 1000), shape(1, 100, 500)
+    packed = replace(far, b=OperandB.PACKED)
+
+    def seen() -> list[np.ndarray]:
+        return [np.asarray(fast.costs(at, ONE_TASK, 1).exposed_b)[tiles] for at in (far, near, packed)]
+
+    (pieces, held, whole) = seen()
+    monkeypatch.setattr(loads, "LOOSE_LINE", 0.0)
+    (unbound, *others) = seen()
+    assert tiles and (pieces > 1.2 * unbound).sum() > 0.9 * len(tiles) and (pieces >= unbound).all()
+    assert held == pytest.approx(others[0], rel=0.02) and (whole == others[1]).all()
+
+
 def test_a_core_that_was_near_when_it_was_measured_is_not_counted_on():
     """Hosts move virtual cores about: a job is priced between what it takes near and far, whatever was measured."""
     spec = load_spec("epyc-zen5")

@@ -33,6 +33,10 @@ Elsewhere it was not asked."""
 SHORT_RUN = 120.0
 """Columns of a panel up to which its rows are as slow a stream as any; of wider ones less is lost. A Zen 5 reads 67 MB
 at 25, 27, 30, 33, 36 and 40 GB/s in pieces of 64, 80, 96, 144, 288 and 448 columns, and row by row at 44."""
+LOOSE_LINE = 0.0128
+"""Latencies of the outermost cache in which a line of a plain B comes from beyond L2 at the soonest: every row of a
+panel is a stream begun anew. A Zen 5, 1 and 2 rows by 1.4 to 16 MB: 10 to 13 ps a byte in pieces of 208 and 352
+columns, 9 to 11 row by row, where the probe finds 6.4."""
 FILLED = 0.7
 """Share of what a block of B may take of L2 from which on rows of A that pass push it out: 435 x 768 x 3072 takes a
 tenth longer by blocks of all of that than by half of it (Zen 5)."""
@@ -166,7 +170,8 @@ def loading_b(
     known = ops.where(size * p.active <= rates.l3_bytes, supply.outer, supply.byte)
     runs = rates.short_runs * ops.least(SHORT_RUN / ops.least(t.columns, s.width), 1.0)
     stretch = size * (1.0 + runs * t.loose + gone)
-    first = ops.name("first_b", stretch * supply.byte + rates.row_piece * torn)
+    soonest = t.loose * (LOOSE_LINE / rates.line_bytes) * ops.least(supply.wait, rates.l3_latency)
+    first = ops.name("first_b", ops.most(stretch * supply.byte + rates.row_piece * torn, size * soonest))
     second = stretch * known + rates.row_piece * torn
     # While the tiles of a panel are computed the next one arrives, if L2 has room for it.
     further = ops.where(
