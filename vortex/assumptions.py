@@ -241,9 +241,9 @@ class Effects:
     (Zen 5, B transposed: beside strategies that pack it, 290 x 4096 x 1024, 476 x 1024 x 1024 and 414 x 3072 x 768 took
     0.2 to 0.35 ns an element longer than expected, and transposing takes 0.07);"""
     scattered_turned: float = 7.5
-    """where pages are small: to turn them back takes twice as
-    long, the rest is seen while sums are made (Granite Rapids, B transposed: 32 x 1024 x 1000 60 us more than expected,
-    228 x 3072 x 768 600; so priced the choice among 49 strategies is 0.994 of the best for 173 products, 0.99 else)."""
+    """where pages are small: to turn them back takes twice as long, the rest is seen while sums are made (Granite
+    Rapids, B transposed: 32 x 1024 x 1000 60 us more than expected, 228 x 3072 x 768 600; so priced the choice among 49
+    strategies is 0.994 of the best for 173 products, 0.99 else)."""
     outer_fill: float = 0.75
     """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth;"""
     scattered_outer_fill: float = 0.9

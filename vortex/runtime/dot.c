@@ -168,7 +168,7 @@ static const vx_dot *tiles_of(const vx_dotted *work, int64_t columns) {
 }
 
 /* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a piece of k the same one of a row
- * to come is asked for, the next one if it is longer than what L1 has room for. */
+ * to come is asked for: as many rows on as fit whole into what is asked ahead of other rows, and one at least. */
 static int64_t run_streams(const vx_dotted *work, const vx_part *part, const void *x, const void *y, int64_t rows, sums to) {
   int64_t height = tallest(work, work->width), tiles = rows / height;
   int64_t ahead = part->depth < work->call->k ? larger(work->ahead / larger(part->depth, 1), 1) * work->ldx : work->ahead;
