@@ -313,8 +313,9 @@ class TestOracle:
         assert all(min(pair) > 0 for pair in times.values())
 
     def test_the_odd_rounds_do_not_say_who_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`late` is slow in the first odd round: it must not lose its place by that. `slow` loses it, unless kept."""
-        counts = {"quick": 0, "late": 0, "slow": 0}
+        """`late` is slow in the first odd round: it must not lose its place by that, nor `stalled` by its first call.
+        `slow` loses it, looked at twice, unless kept."""
+        counts = {"quick": 0, "late": 0, "slow": 0, "stalled": 0}
 
         def call(name: str, *seconds: float) -> Callable[[], float]:
             def run() -> float:
@@ -326,9 +327,10 @@ class TestOracle:
         monkeypatch.setattr(races, "time_batch", lambda call, count: call())
         calls = {"quick": call("quick", 2e-3), "late": call("late", 2e-3, 9e-3), "slow": call("slow", 6e-3)}
         assert races.time_plans(calls, rounds=4) == {"quick": (2e-3, 2e-3), "late": (2e-3, 9e-3), "slow": (6e-3, 6e-3)}
-        assert counts == {"quick": 4, "late": 4, "slow": 1}
-        races.time_plans(calls, rounds=4, kept="slow")
-        assert counts["slow"] == 5
+        assert counts == {"quick": 4, "late": 4, "slow": 2, "stalled": 0}
+        calls["stalled"] = call("stalled", 5e-3, 2e-3, 2e-3, 2e-3, 2e-3)
+        assert races.time_plans(calls, rounds=4, kept="slow")["stalled"] == (2e-3, 2e-3)
+        assert counts["slow"] == 6 and counts["stalled"] == 5
 
     def test_static_choices_are_of_the_library_and_serve_every_shape(self) -> None:
         def trial(strategy: str, even: float, own: bool = True) -> oracle.Trial:

@@ -46,8 +46,15 @@ class Effects:
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
     streams: float = 8.0
     """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float = 0.05
-    """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    unasked: float = 0.06
+    """Share seen of the waits for rows of A that a tall tile has not asked for, where pages are large and loads have no
+    room beside multiply-adds (Zen 5, 30 x 16 past 160 MB of A, 12 and 16 columns and k of 20 to 1030: 0 to 0.09 of
+    them; rows beyond those that prefetchers follow are not waited for at all). Elsewhere all is charged, unmeasured."""
+    lone_pieces: float = 0.7
+    """Share of the stream of A that such a core sees beside arithmetic where rows come from memory in pieces and B is a
+    single panel: no tile asks for the next one's while a step of k ends (Zen 5, 160 MB, k of 602 to 4096 in two to
+    eight steps: 0.5 to 0.9 of what A takes alone by 12 and 16 columns, however many steps there are, and 0.4 to 0.6 by
+    32 and 48). Out of the outermost cache it sees none of it."""
     panels_kept: float = 2.0
     """Panels of B that L2 must have room for: the one that is multiplied and the next,"""
     scattered_panels: float = 4.0

@@ -157,7 +157,8 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     reload = reloading(ops, rates, s, p, o, t, supply, a, b, computed.one, computed.across, c.passed)
     conflicts = conflicting(ops, rates, s, o, t, c.turns, computed.one)
     bytes_a = FLOAT * t.rows * o.k
-    traffic = (bytes_a * t.blocks + b.passing * t.bands + c.passed) * supply.byte + c.again
+    hidden_b = ops.name("hidden_b", ops.most(b.passing * t.bands * supply.byte - b.remote * b.exposed, 0.0))
+    traffic = (bytes_a * t.blocks + c.passed) * supply.byte + hidden_b + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task, partials = busy + exposed(ops, traffic, busy) + copying + c.turning, c.partials
     if rates.finish:
@@ -170,14 +171,16 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     parts = ops.name("parts", adding(ops, rates, p))
     past = ops.name("held_past", held_past(ops, rates, t, c.past))
     written = (1.0 + rates.written_back) - (1.0 + rates.written_back - HELD_PAST) * past
-    stream = (bytes_a + b.bytes + written * c.bytes) * supply.byte
+    moved = bytes_a + b.bytes + written * c.bytes
+    stream = moved * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
     held_copying = s.pack_b * (1.0 - o.prepacked) * copying
     late = (1.0 - past) * (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes)
     waits = late * supply.wait + HELD_STREWN * c.strewn
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits) + held_copying, task)
-    task = ops.where(s.streamed > 0.5, streamed_rows(ops, rates, s, t, o, stream, supply.wait), task)
+    streamed = streamed_rows(ops, rates, s, t, o, stream, moved * supply.own, supply.wait)
+    task = ops.where(s.streamed > 0.5, streamed, task)
     contended = ops.name("contended", contending(ops, rates, s, p, t))
     return Cost(
         ops.where(accepted(ops, s, p, o) > 0.5, waves * (task + contended) + start + parts, NEVER),

@@ -35,6 +35,10 @@ DOT_FAR = 0.5
 """Of the time that memory takes over the outermost cache, what is seen of the long side where several tiles of columns
 read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed B 6.1 ms, which was expected to take
 4.9; by packed panels 5.1)."""
+DOT_TORN, DOT_MANY = 0.7, 6.0
+"""The same where rows of the long side begin within lines and the short side has more columns than that: arithmetic and
+memory do not overlap (Zen 5, 160 MB: 7, 8 and 10 columns by a k of 602 0.75 to 0.9, of 608, whose rows are lines, 0.3
+to 0.5, 6 columns 0.3)."""
 DOT_SEEN = 0.7
 """Of the time of its loads, what is seen even under arithmetic where several tiles of columns read the long side, if
 pages are small (Granite Rapids, seconds beyond arithmetic over those of loads: 0.6 to 1.3 for 16 columns, 0.45 to 0.7
@@ -105,7 +109,9 @@ def dot_products(
     beside_others = ops.where(p.others > 0.5, ops.where(p.n + 0.5 <= p.m, DOT_BESIDE * share, 0.0), 0.0)
     waits = (pages * rates.page + beside_others) * late
     beyond = ops.most(source - ops.most(rates.l3_byte, rates.l3_byte_shared * p.active), 0.0)
-    far = ops.where(abreast > 1.5, DOT_FAR * passing * beyond, 0.0)
+    torn = ops.where(rows_apart > rates.line_bytes - 0.5, 0.0, columns - DOT_MANY)
+    seen_far = ops.where(abreast > 1.5, DOT_FAR, ops.where(torn > 0.5, DOT_TORN, 0.0))
+    far = seen_far * passing * beyond
     seen = exposed(ops, load, compute)
     if rates.reach:
         seen = ops.most(seen, ops.where(abreast > 1.5, DOT_SEEN, 0.0) * load)
@@ -197,13 +203,14 @@ def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Va
 
 
 def streamed_rows(
-    ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, wait: Value
+    ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented, stream: Value, alone: Value, wait: Value
 ) -> Value:
-    """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is.
+    """Seconds of one task of the streamed family, which streams what it touches in `stream`: B once, whatever m is;
+    in `alone`, if no other core does.
 
     What B takes to come and what is done with it add up, if arithmetic leaves no room: a core waits for the lines of
-    the rows that it has begun. Panels of a packed B are few long streams, all of k at once, which hardware brings
-    meanwhile.
+    the rows that it has begun, and others have what memory gives meanwhile. Panels of a packed B are few long streams,
+    all of k at once, which hardware brings ahead.
     """
     k, prepacked, passes = o.k, o.prepacked, ops.ceil(t.rows * s.per_row - EPSILON)
     vectors = ops.name("streamed_vectors", ops.ceil(t.columns * (s.vectors * s.per_width) - EPSILON))
@@ -212,7 +219,8 @@ def streamed_rows(
     steps = ops.where(prepacked > 0.5, 1.0, t.steps)
     sums = vectors * steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
-    loose = beside(ops, rates, sums + again + stream, body) + vectors * k * rates.streamed_torn
+    loose = ops.most(beside(ops, rates, sums + again + alone, body), stream - body)
+    loose = loose + vectors * k * rates.streamed_torn
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
     # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
     if rates.streamed_broken:

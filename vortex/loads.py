@@ -84,6 +84,8 @@ class LoadB:
     """Bytes of all panels, and those beside whose stream others wait;"""
     panel: Value
     """of one in a step of L1."""
+    remote: Value
+    """Share of them that comes from memory: of that stream nobody waits twice."""
 
 
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
@@ -126,11 +128,13 @@ def loading_a(
     # longer rows the beginnings. What is near enough hardware brings in time.
     beginnings = ops.least(FETCHED_AHEAD / ops.most(p.k, 1.0), 1.0)
     late = ops.most(supply.wait - rates.in_time, 0.0) / ops.most(supply.wait, 1e-12)
-    unasked = ops.most(1.0 - s.width / t.height, 0.0) * beginnings * late
-    unfollowed = ops.where(p.k <= FETCHED_AHEAD, 0.0, rates.unfollowed * extra)
-    stalls = ops.name("stalls", (1.0 - o.a_is_col) * ops.most(unasked, unfollowed) * issued)
-    gaps = ops.where(t.steps > 1.5, rates.piece * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)
-    pieces = (1.0 - o.a_is_col) * t.blocks * t.rows * t.steps * supply.wait * gaps
+    unasked = rates.unasked * (ops.most(1.0 - s.width / t.height, 0.0) * beginnings * late)
+    stalls = ops.name("stalls", (1.0 - o.a_is_col) * unasked * issued)
+    gap: Value = rates.piece * t.steps * supply.wait
+    if rates.lone_pieces:
+        gap = ops.where(t.panels > 1.5, gap, rates.lone_pieces * late * (FLOAT * supply.own) * o.k)
+    pieced = ops.where(t.steps > 1.5, (1.0 - o.a_is_col) * ops.least(o.k * (1.0 / LONG_ROW), 1.0), 0.0)
+    pieces = pieced * t.blocks * t.rows * gap
     lines = o.k * (FLOAT / rates.line_bytes * (t.height - 1.0) + 1.0)
     one_by_one = crammed(ops, rates, t.loose_a, o.spacing_a, lines)
     stalls = stalls + one_by_one
@@ -171,7 +175,8 @@ def loading_b(
     runs = rates.short_runs * ops.least(SHORT_RUN / ops.least(t.columns, s.width), 1.0)
     stretch = size * (1.0 + runs * t.loose + gone)
     soonest = t.loose * (LOOSE_LINE / rates.line_bytes) * ops.least(supply.wait, rates.l3_latency)
-    first = ops.name("first_b", ops.most(stretch * supply.byte + rates.row_piece * torn, size * soonest))
+    alone = stretch * supply.own + rates.row_piece * torn
+    first = ops.name("first_b", ops.most(ops.most(alone, size * supply.byte), size * soonest))
     second = stretch * known + rates.row_piece * torn
     # While the tiles of a panel are computed the next one arrives, if L2 has room for it.
     further = ops.where(
@@ -179,8 +184,8 @@ def loading_b(
     )
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     arriving, foreseen = exposed(ops, first, covered), 0.0
+    remote = ops.most(1.0 - rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0)
     if rates.roomy:
-        remote = ops.most(1.0 - rates.l3_bytes / ops.most(size, 1.0), 0.0)
         in_time = ops.least(covered / ops.most(first, 1e-12), 1.0)
         foreseen = ops.name("foreseen", ops.where(t.tiles > 1.5, 0.0, t.loose * remote * in_time))
         sharp = ops.least(arriving, ops.most(first - covered, FORESEEN * first))
@@ -193,7 +198,7 @@ def loading_b(
         again = ops.most(t.tiles - t.bands, 0.0) * (1.0 - t.keeps) * (ROW_AGAIN * line)
         seen = seen + beginnings * (t.bands * (rates.row_begin * supply.wait) + again)
     one_by_one = crammed(ops, rates, t.loose, o.spacing_b, size * (1.0 / rates.line_bytes))
-    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, size * (1.0 - foreseen), panel)
+    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, size * (1.0 - foreseen), panel, remote)
 
 
 def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:
@@ -232,7 +237,7 @@ def reloading(
     reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
     # What L2 dropped is still in the outermost cache, if there is room.
     dropped = ops.where(reused_b * p.active <= rates.l3_bytes, b.bytes * supply.outer, b.first)
-    loose_feed = 1.0 if rates.reach else 1.0 + LOOSE_FEED * t.loose
+    loose_feed = 1.0 if rates.reach else 1.0 + LOOSE_FEED * ops.where(t.panels > 1.5, t.loose, 0.0)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * (loose_feed * rates.l2_byte), dropped)
     filled = ops.most(reused_b * (1.0 / ((1.0 - FILLED) * rates.l2_bytes)) - FILLED / (1.0 - FILLED), 0.0)
     outside = ops.where(s.rows_first > 0.5, ops.least(filled, 1.0), ops.where(reused_b <= rates.l2_bytes, 0.0, 1.0))

@@ -208,8 +208,7 @@ def rates(
     tiles = bool(words and words.tiles)
     # What the dot family is made of; beside tiles, which alone were measured.
     clock, vectors = spec.clock_hz if widened or tiles else pace(profile, isa), spec.by_vectors(dtype) or isa
-    told = outer.capacity_bytes * max(1, spec.cores // outer.shared_by)
-    held = float(min(told, EFFECTS.outer_core_bytes * spec.cores))
+    told, most = outer.capacity_bytes * max(1, spec.cores // outer.shared_by), EFFECTS.outer_core_bytes * spec.cores
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, [kernel.start_s for kernel in profile.kernels])[0], 0.0)
     small = spec.kept_pages > 0
@@ -238,8 +237,8 @@ def rates(
         dot_turned=0.0 if words else float(max(dot_tiles(vectors.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
-        l3_bytes=held * EFFECTS.outer_share,
-        outer_bytes=held,
+        l3_bytes=float(min(told, most)) * EFFECTS.outer_share,
+        outer_bytes=float(min(told, most)),
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,
@@ -258,12 +257,13 @@ def rates(
         partial=EFFECTS.kept_partial if tiles else EFFECTS.partial,
         room=room_words(l2.capacity_bytes / l2.shared_by) if tiles else 0.0,
         streams=EFFECTS.streams,
-        unfollowed=EFFECTS.unfollowed,
+        unasked=1.0 if roomy or small else EFFECTS.unasked,
         panels_kept=EFFECTS.scattered_panels if small else EFFECTS.panels_kept,
         misses=EFFECTS.misses,
         burst=EFFECTS.burst,
         leap=EFFECTS.leap,
         piece=EFFECTS.piece,
+        lone_pieces=0.0 if roomy or small else EFFECTS.lone_pieces,
         row_piece=EFFECTS.scattered_row_piece if small else EFFECTS.row_piece,
         row_start=EFFECTS.row_start,
         overtaken=EFFECTS.overtaken,

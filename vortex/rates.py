@@ -103,8 +103,8 @@ class Rates:
     """Words of A that are packed for blocks of C whose sums stay in L2 until all of k was added; 0 where none do."""
     streams: float
     """Rows of A, or of C, that prefetchers follow at a time."""
-    unfollowed: float
-    """Share of the latency of lines in further rows of A that is seen, whenever they come from outside L2."""
+    unasked: float
+    """Share that is seen of waits for rows of A that a tile taller than wide has not asked for ahead."""
     panels_kept: float
     """As many panels of B as L2 must have room for, so that one is there when the tiles of the one before are done."""
     misses: float
@@ -114,7 +114,9 @@ class Rates:
     leap: float
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float
-    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
+    """Share of the latency that is seen at the start of each piece of a row of A that is read in several;"""
+    lone_pieces: float
+    """where B is a single panel, share of the stream of those that come from memory; 0 if it is no matter."""
     row_piece: float
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     row_start: float

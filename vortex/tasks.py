@@ -85,6 +85,8 @@ class Supply:
     """Bytes of all that the call touches."""
     byte: Value
     """Seconds for each of them, from where they live;"""
+    own: Value
+    """to a core that had it all to itself;"""
     outer: Value
     """from the outermost cache, if it has them."""
     wait: Value
@@ -194,4 +196,5 @@ def supply_of(ops: Arithmetic, rates: Rates, p: Problem) -> Supply:
     byte = ops.name("source", source_byte(ops, rates, footprint, p.active))
     wait = ops.name("wait", latency(ops, rates, footprint, p.active))
     outer = ops.name("outer", ops.least(byte, ops.most(rates.l3_byte, rates.l3_byte_shared * p.active)))
-    return Supply(footprint, byte, outer, wait)
+    own = ops.name("own", ops.least(byte, source_byte(ops, rates, footprint, 1.0)))
+    return Supply(footprint, byte, own, outer, wait)
