@@ -162,8 +162,8 @@ class Effects:
     """and cycles for one of the long side, which comes from outside L1;"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""
-    page: float = 0.55
-    """Latencies that the dot family waits for at each page of a long row."""
+    page: float = 0.2
+    """Latencies that the dot family waits for at each page of a long row that passes alone."""
     dot_enter_cycles: float = 1.0
     """Cycles between one of its micro-kernels and the next,"""
     fold_cycles: float = 2.5
