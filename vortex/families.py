@@ -9,9 +9,10 @@ from vortex.tasks import Oriented, Task, part
 
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
-PAGED = 7.0
+PAGED, PAGED_AGAIN = 7.0, 2.75
 """Rows of a tile, beyond the first, that halve the waits at the ends of their pages. A Zen 5, 160 MB and a k of 2050,
-latencies a page: 8 rows 0.03 and 0.08, 6 0.14, 5 and 4 0.27, 3 0.2, 2 0.17 and 0.15."""
+latencies a page: 8 rows 0.03 and 0.08, 6 0.14, 5 and 4 0.27, 3 0.2, 2 0.17 and 0.15. And what they are of two rows,
+twice over, where further tiles of columns read the rows again (16 x 4096 x 4096 by a transposed B 4.7 to 5.2 ms)."""
 DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
 DOT_PASSES = 16.0
@@ -106,7 +107,8 @@ def dot_products(
     load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
     side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)
     turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
-    pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) * (PAGED / (rows + (PAGED - 1.0)))
+    each = ops.where(abreast > 1.5, PAGED_AGAIN / ops.most(rows, 1.0), PAGED / (rows + (PAGED - 1.0)))
+    pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) * each
     late = ops.name("dot_late", latency(ops, rates, footprint, p.active))
     # Of a region the few columns beside others are lines of their own.
     beside_others = ops.where(p.others > 0.5, ops.where(p.n + 0.5 <= p.m, DOT_BESIDE * share, 0.0), 0.0)

@@ -85,7 +85,7 @@ class LoadB:
     panel: Value
     """of one in a step of L1."""
     remote: Value
-    """Share of them that comes from memory: of that stream nobody waits twice."""
+    """Share of them that comes from memory, whose stream nobody waits for twice; of a roomy core told by `passing`."""
 
 
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
@@ -198,7 +198,15 @@ def loading_b(
         again = ops.most(t.tiles - t.bands, 0.0) * (1.0 - t.keeps) * (ROW_AGAIN * line)
         seen = seen + beginnings * (t.bands * (rates.row_begin * supply.wait) + again)
     one_by_one = crammed(ops, rates, t.loose, o.spacing_b, size * (1.0 / rates.line_bytes))
-    return LoadB(seen + t.bands * one_by_one, first, one_by_one, size, size * (1.0 - foreseen), panel, remote)
+    return LoadB(
+        seen + t.bands * one_by_one,
+        first,
+        one_by_one,
+        size,
+        size * (1.0 - foreseen),
+        panel,
+        (1.0 - rates.roomy) * remote,
+    )
 
 
 def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:
