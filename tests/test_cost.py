@@ -580,6 +580,20 @@ def test_rows_of_a_from_memory_that_are_cut_are_no_stream_beside_a_single_panel(
     assert several.min() > 5 and several[steps == steps.min()].max() > 2 * several[steps == steps.max()].max()
 
 
+def test_a_plain_b_of_one_panel_feeds_tiles_as_a_stream_does(monkeypatch):
+    """Its rows follow each other in L2; those of several panels are pages apart."""
+    spec = load_spec("epyc-zen5")
+    loose = [s for s in found(spec).strategies if s.stage.tiled and not (s.stage.swap or s.stage.pack_b)]
+    one = selector(spec, [s for s in loose if 64 <= s.l0.n <= 96][::50])
+
+    def seconds(columns: int) -> np.ndarray:
+        return np.asarray(one.costs(Shape(4096, columns, 2000, lda=STRIDE, ldb=1040), ONE_TASK, 1).total)
+
+    single, several = seconds(64), seconds(1024)
+    monkeypatch.setattr(loads, "LOOSE_FEED", 5.0)
+    assert (seconds(64) == single).all() and (seconds(1024) > several).any()
+
+
 def test_dot_products_by_many_columns_do_not_hide_memory_where_rows_begin_within_lines():
     one = selector(load_spec("epyc-zen5"), [s for s in found(load_spec("epyc-zen5")).strategies if s.stage.dot])
     one = replace(one, rates=replace(one.rates, l3_bytes=16e6))

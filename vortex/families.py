@@ -11,8 +11,9 @@ PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
 PAGED, PAGED_AGAIN = 7.0, 2.75
 """Rows of a tile, beyond the first, that halve the waits at the ends of their pages. A Zen 5, 160 MB and a k of 2050,
-latencies a page: 8 rows 0.03 and 0.08, 6 0.14, 5 and 4 0.27, 3 0.2, 2 0.17 and 0.15. And what they are of two rows,
-twice over, where further tiles of columns read the rows again (16 x 4096 x 4096 by a transposed B 4.7 to 5.2 ms)."""
+latencies a page: 8 rows 0.03 and 0.08, 6 0.14, 5 and 4 0.27, 3 0.2, 2 0.17 and 0.15. Where further tiles of
+columns read the rows again a page costs as much as so many alone, shared out among the rows of a tile (16 x 4096 x 4096
+by a transposed B 4.7 to 5.2 ms)."""
 DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
 DOT_PASSES = 16.0
