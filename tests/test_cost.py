@@ -526,7 +526,7 @@ def test_a_single_row_tile_of_a_roomy_core_hides_memory_behind_its_arithmetic(mo
 
 
 def of_memory(slower_for_two: float) -> Selector:
-    """A Zen 5 whose two cores together get as much a second out of memory as one alone gets `slower_for_two` times."""
+    """A Zen 5 whose cores take so many times as long over a byte from memory while both read as one alone."""
     spec = load_spec("epyc-zen5")
     chosen = [s for s in found(spec).strategies if not s.stage.swap and not s.stage.pack_b and not s.stage.held]
     one = selector(spec, chosen[:: len(chosen) // 100])

@@ -45,7 +45,7 @@ class Effects:
     ahead_bytes: float = 128.0
     """Bytes that prefetchers fetch past the end of each row of a panel: three lines."""
     streams: float = 8.0
-    """Rows of A, or of C, that prefetchers follow at a time."""
+    """Rows of C that prefetchers follow at a time."""
     unasked: float = 0.06
     """Share seen of the waits for rows of A that a tall tile has not asked for, where pages are large and loads have no
     room beside multiply-adds (Zen 5, 30 x 16 past 160 MB of A, 12 and 16 columns and k of 20 to 1030: 0 to 0.09 of

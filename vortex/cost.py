@@ -151,14 +151,13 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     computed = computing(ops, rates, s, o, t)
     a = loading_a(ops, rates, s, p, o, t, supply, computed.one)
     b = loading_b(ops, rates, s, p, o, t, supply, computed.across)
-    c = storing(ops, rates, s, p, o, t, supply, a.unfollowed)
+    c = storing(ops, rates, s, p, o, t, supply)
     copying = c.turns * packing(ops, rates, s, o, t, supply)
     exposed_a = a.exposed + c.burst
     reload = reloading(ops, rates, s, p, o, t, supply, a, b, computed.one, computed.across, c.passed)
     conflicts = conflicting(ops, rates, s, o, t, c.turns, computed.one)
     bytes_a = FLOAT * t.rows * o.k
-    hidden_b = ops.name("hidden_b", ops.most(b.passing * t.bands * supply.byte - b.remote * b.exposed, 0.0))
-    traffic = (bytes_a * t.blocks + c.passed) * supply.byte + hidden_b + c.again
+    traffic = (bytes_a * t.blocks + c.passed) * supply.byte + b.hidden + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
     task, partials = busy + exposed(ops, traffic, busy) + copying + c.turning, c.partials
     if rates.finish:

@@ -226,8 +226,8 @@ def streamed_rows(
     steps = ops.where(prepacked > 0.5, 1.0, t.steps)
     sums = vectors * steps * t.rows * (STREAMED_SUMS * rates.multiply_add)
     again = (passes - 1.0) * FLOAT * k * t.columns * rates.l2_byte
-    loose = ops.most(beside(ops, rates, sums + again + alone, body), stream - body)
-    loose = loose + vectors * k * rates.streamed_torn
+    added = ops.most(beside(ops, rates, sums + again + alone, body), stream - body)
+    loose = added + vectors * k * rates.streamed_torn
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
     # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
     if rates.streamed_broken:

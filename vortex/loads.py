@@ -65,8 +65,6 @@ class LoadA:
     """Bytes of one step of k,"""
     tile: Value
     """and of all."""
-    unfollowed: Value
-    """Share of the rows that are more streams than hardware follows."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,11 @@ class LoadB:
     crammed: Value
     """and in which they come one line after the other, wherever from."""
     bytes: Value
-    passing: Value
-    """Bytes of all panels, and those beside whose stream others wait;"""
+    """Of all panels,"""
     panel: Value
-    """of one in a step of L1."""
-    remote: Value
-    """Share of them that comes from memory, whose stream nobody waits for twice; of a roomy core told by `passing`."""
+    """and of one in a step of L1."""
+    hidden: Value
+    """Seconds of the stream of all bands beside which others wait: of what comes from memory, none that was seen."""
 
 
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
@@ -119,7 +116,6 @@ def loading_a(
     waiting = ops.name("waiting", supply.wait / rates.window)
     used = ops.where(t.full > 0.5, s.vectors, t.rest)
     issued = ops.name("issued", ((t.height + 1.0) * (used + 1.0) + 5.0) * o.k * waiting)
-    extra = ops.name("extra", ops.most(1.0 - rates.streams / t.height, 0.0))
     jumps = (1.0 - s.swap) * torn * (o.spacing_a / rates.l1_span)
     far_lines = rates.turned_leap * s.swap * t.loose_a * o.long_lines * ops.least(piece / rates.line_bytes, 1.0)
     leaps = ops.where(t.depth * o.m > rates.l2_bytes, t.loose_a * rates.leap, 0.0)
@@ -141,7 +137,7 @@ def loading_a(
     if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
         stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
     seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
-    return LoadA(seen, first, stalls, one_by_one, piece, tile, extra)
+    return LoadA(seen, first, stalls, one_by_one, piece, tile)
 
 
 def block_a(t: Task) -> Value:
@@ -198,15 +194,11 @@ def loading_b(
         again = ops.most(t.tiles - t.bands, 0.0) * (1.0 - t.keeps) * (ROW_AGAIN * line)
         seen = seen + beginnings * (t.bands * (rates.row_begin * supply.wait) + again)
     one_by_one = crammed(ops, rates, t.loose, o.spacing_b, size * (1.0 / rates.line_bytes))
-    return LoadB(
-        seen + t.bands * one_by_one,
-        first,
-        one_by_one,
-        size,
-        size * (1.0 - foreseen),
-        panel,
-        (1.0 - rates.roomy) * remote,
-    )
+    seen = seen + t.bands * one_by_one
+    # What a roomy core foresees is told already.
+    waited = 0.0 if rates.roomy else remote * seen
+    hidden = ops.name("hidden_b", ops.most(size * (1.0 - foreseen) * t.bands * supply.byte - waited, 0.0))
+    return LoadB(seen, first, one_by_one, size, panel, hidden)
 
 
 def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Value:

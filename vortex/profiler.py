@@ -208,14 +208,14 @@ def rates(
     tiles = bool(words and words.tiles)
     # What the dot family is made of; beside tiles, which alone were measured.
     clock, vectors = spec.clock_hz if widened or tiles else pace(profile, isa), spec.by_vectors(dtype) or isa
-    told, most = outer.capacity_bytes * max(1, spec.cores // outer.shared_by), EFFECTS.outer_core_bytes * spec.cores
+    told = outer.capacity_bytes * max(1, spec.cores // outer.shared_by)
+    held = float(min(told, EFFECTS.outer_core_bytes * spec.cores))
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, [kernel.start_s for kernel in profile.kernels])[0], 0.0)
-    small = spec.kept_pages > 0
+    small, roomy, whole_lines = spec.kept_pages > 0, float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
     outer_fill = EFFECTS.scattered_outer_fill if small else EFFECTS.outer_fill
-    roomy, whole_lines = float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
     panels = EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4 if whole_lines and small and not words else 0.0
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
@@ -237,8 +237,8 @@ def rates(
         dot_turned=0.0 if words else float(max(dot_tiles(vectors.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
-        l3_bytes=float(min(told, most)) * EFFECTS.outer_share,
-        outer_bytes=float(min(told, most)),
+        l3_bytes=held * EFFECTS.outer_share,
+        outer_bytes=held,
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,

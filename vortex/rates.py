@@ -102,7 +102,7 @@ class Rates:
     room: float
     """Words of A that are packed for blocks of C whose sums stay in L2 until all of k was added; 0 where none do."""
     streams: float
-    """Rows of A, or of C, that prefetchers follow at a time."""
+    """Rows of C that prefetchers follow at a time."""
     unasked: float
     """Share that is seen of waits for rows of A that a tile taller than wide has not asked for ahead."""
     panels_kept: float

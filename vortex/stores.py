@@ -88,13 +88,13 @@ def storing(
     o: Oriented,
     t: Task,
     supply: Supply,
-    unfollowed: Value,
 ) -> Stored:
-    """The store stage of L1, if so many of the rows of A are `unfollowed`."""
+    """The store stage of L1."""
     size, back = rates.out_bytes * t.rows * t.columns, rates.written_back
     alternating = ops.name("alternating", in_turns(ops, rates, s, p, o, t))
     in_order = (1.0 - s.swap) * past_caches(ops, rates, p.m * p.n * p.batch, p.n)
     past = ops.name("past", ops.most(in_order, alternating))
+    unfollowed = ops.name("unfollowed", ops.most(1.0 - rates.streams / t.height, 0.0))
     huddled = ops.where(t.columns <= FETCHED_AHEAD, (1.0 - s.swap) * rates.huddled, 0.0)
     passed = ops.name(
         "written",
