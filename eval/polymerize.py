@@ -2,9 +2,12 @@
 
 On: the plan that the library chooses. Off: its best plan of one strategy, residues by micro-kernels of other heights
 and widths. Masks: what a library with one micro-kernel for each strategy would do (MikPoly's baseline): the product of
-the extents rounded up to that register tile, by the strategy and grid of least predicted time; operands are padded
-beforehand, so masking itself costs nothing here, and rows that were powers of two apart no longer collide in caches.
-All three run as given plans, in turn; results are checked against float64. Loss is the share of the cores' time that
+the extents rounded up to that register tile, by the strategy and grid of least predicted time. Masking itself costs
+nothing here: rows are as far apart as those of the product, whole tiles read on into the next row and write over its
+beginning, and behind the last row is memory enough. (Padded operands would have other alignments, and other sets of the
+caches.) Short rows of C that are not dense are not asked for ahead; so the same runs with rows of C as long as whole
+tiles, dense and often whole lines, and the quicker of the two is what counts. All run as given plans, in turn; results
+are checked against float64, those of the masks where no row is written over. Loss is the share of the cores' time that
 the masks plan spends outside the output or idle in its last wave.
 A shape that is not cut has the same plan on and off: that is not timed twice, its ratio is 1.
 
@@ -15,7 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ import numpy as np
 from eval import machine, records
 from eval.alternate import rotated
 from eval.commands import command, ended, opened
-from eval.operands import Operands, WrongResultError, check, make_operands
+from eval.operands import Operands, WrongResultError, aligned, check, make_operands
 from eval.oracle import choose_cases
 from eval.plans import label
 from eval.races import runner
@@ -46,6 +49,8 @@ def padded(plan: Any, m: int, n: int) -> tuple[int, int]:
 
 def masks_plan(gemm: Any, case: Case, threads: int, kind: dict[str, Any]) -> tuple[Any, tuple[int, int]]:
     """The plan of least predicted time if every strategy had its register tile alone, and the extents it runs on."""
+    if not kind.get("packed"):
+        kind = kind | {"lda": case.m if case.trans_a else case.k, "ldb": case.k if case.trans_b else case.n}
     options = [p for p in gemm.plans(case.m, case.n, case.k, threads=threads, **kind) if not p.regions]
     extents = {padded(p, case.m, case.n) for p in options if p.strategy.stage.tiled}
     found = []
@@ -71,15 +76,23 @@ def loss(plan: Any, m: int, n: int, threads: int) -> float:
     return 1.0 - m * n / (waves * cores * largest)
 
 
-def enlarged(operands: Operands, m: int, n: int) -> Operands:
-    """The same product with rows and columns of zeros up to these extents."""
+def lapped(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """At least so many rows and columns of a matrix whose rows lie as far apart as before: of the first ones what comes
+    behind is the next row, of the last zeros."""
+    stride = array.shape[1]
+    held = aligned((rows - 1) * stride + columns)
+    held[: array.size] = array.ravel()
+    held[array.size :] = 0
+    return np.lib.stride_tricks.as_strided(held, (rows, columns), (stride * held.itemsize, held.itemsize))
+
+
+def masked(operands: Operands, m: int, n: int, packed: bool) -> Operands:
+    """What kernels with masks touch of a product: whole tiles, up to these extents; of a B to be packed a matrix."""
     case = operands.case
-    large = make_operands(Case(case.suite, case.id, m, n, case.k, case.trans_a, case.trans_b), 0)
-    large.a.fill(0)
-    large.b.fill(0)
-    large.a_mk[: case.m] = operands.a_mk
-    large.b_kn[:, : case.n] = operands.b_kn
-    return large
+    a = lapped(operands.a, case.k, m) if case.trans_a else lapped(operands.a, m, case.k)
+    b = lapped(operands.b, n, case.k) if case.trans_b else lapped(operands.b, case.k, n)
+    wide = Case(case.suite, case.id, m, n, case.k, case.trans_a, case.trans_b)
+    return Operands(wide, a, np.ascontiguousarray(b) if packed else b, lapped(operands.out, m, n))
 
 
 def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> records.Line:
@@ -96,14 +109,19 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
     masks, (m, n) = off, (case.m, case.n)
     if off.strategy.stage.tiled:  # kernels of the other families have every height, and compute no more than there is
         masks, (m, n) = masks_plan(gemm, case, threads, {name: how.kind[name] for name in how.kind if name != "ldb"})
-    large = enlarged(operands, m, n)
-    wide = runner(gemm, large, packed)
-    calls = {"off": partial(how.run, off), "masks": partial(wide.run, masks)}
+    large = masked(operands, m, n, packed)
+    apart = replace(large, out=aligned(m * n).reshape(m, n))
+    calls = {"off": partial(how.run, off)}
     if on.regions:
-        calls = {"on": partial(how.run, on), **calls}
-    for name, call in calls.items():
+        calls["on"] = partial(how.run, on)
+    for call in calls.values():
+        operands.out.fill(np.nan)
         call()
-        check(operands, large.out[: case.m, : case.n] if name == "masks" else operands.out)
+        check(operands, operands.out)
+    calls["apart"] = partial(runner(gemm, apart, packed, laps=True).run, masks)
+    calls["apart"]()
+    check(operands, apart.out[: case.m, : case.n])
+    calls["lapped"] = partial(runner(gemm, large, packed, laps=True).run, masks)
     turns: dict[str, list[Timing]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in rotated(list(calls), number):
@@ -116,7 +134,7 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
         "packed": packed,
         "on_s": seconds.get("on", seconds["off"]),
         "off_s": seconds["off"],
-        "masks_s": seconds["masks"],
+        "masks_s": min(seconds["apart"], seconds["lapped"]),
         "loss": loss(masks, case.m, case.n, threads),
         "on": label(on),
         "off": label(off),

@@ -41,8 +41,8 @@ class Runner:
     kind: dict[str, Any]
 
 
-def runner(gemm: Any, operands: Any, packed: bool) -> Runner:
-    """Calls of one shape with operands as they lie, or with B packed by the library."""
+def runner(gemm: Any, operands: Any, packed: bool, laps: bool = False) -> Runner:
+    """Calls of one shape with operands as they lie, or with B packed by the library; `laps` as of `GemmKernel.run`."""
     case, b = operands.case, operands.b
     flags = {"transpose_a": True} if case.trans_a else {}
     kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
@@ -55,7 +55,7 @@ def runner(gemm: Any, operands: Any, packed: bool) -> Runner:
             kind = {"packed": True}
 
     def run(plan: Any) -> Any:
-        return gemm.run(plan, operands.a, b, operands.out, **given)
+        return gemm.run(plan, operands.a, b, operands.out, laps=laps, **given)
 
     return Runner(gemm, run, flags | kind)
 

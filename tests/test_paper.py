@@ -569,9 +569,9 @@ class TestAccuracy:
 
 
 class TestRegions:
-    def row(self, cut: bool, off: float, masks: float = 2.0) -> dict:
+    def row(self, cut: bool, off: float, masks: float = 2.0, suite: str = "s") -> dict:
         labels = {"on": "II", "off": "one", "masks": "masked"}
-        case = asdict(Case("s", "s/0", 1, 2, 3)) | {"loss": 0.5, "predicted": 1.2, **labels}
+        case = asdict(Case(suite, "s/0", 1, 2, 3)) | {"loss": 0.5, "predicted": 1.2, **labels}
         return case | {"cut": cut, "on_s": 1.0, "off_s": off, "masks_s": masks}
 
     def test_what_masks_serve_quicker_is_a_loss_cut_or_not(self):
@@ -588,6 +588,12 @@ class TestRegions:
         assert [row.split(" | ")[1] for row in page.losses[1].splitlines()[2:]] == [
             f"{0.79 + i / 100:.3f}" for i in range(10)
         ]
+
+    def test_random_shapes_are_told_apart_from_products_that_somebody_runs(self):
+        rows = [self.row(False, 1.0, masks, suite) for masks, suite in ((1.5, "random_1"), (3.0, "s"))]
+        blocks = regions.regions([measured(1, "a", rows)]).blocks
+        assert blocks[0::2] == ["### 1 thread, products of the suites", "### 1 thread, random shapes"]
+        assert "| 3.000 | 3.000 |" in blocks[1] and "| 1.500 | 1.500 |" in blocks[3]
 
     def test_a_shape_that_is_slower_when_cut_is_a_loss(self):
         page = regions.regions([measured(1, "a", [self.row(True, 0.9)]), measured(1, "b", [self.row(False, 1.0)])])

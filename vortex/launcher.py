@@ -19,6 +19,7 @@ from vortex.operands import (
     ACCUMULATE,
     FIXED_EXTENT,
     FOLDED,
+    LAPS,
     OPERANDS,
     REASONS,
     TRANSPOSE_A,
@@ -277,8 +278,13 @@ class GemmKernel(Planner):
         transpose_a: bool = False,
         transpose_b: bool = False,
         accumulate: bool = False,
+        laps: bool = False,
     ) -> Any:
-        """Run a given plan instead of the selected one; same operands as a call."""
+        """Run a given plan instead of the selected one; same operands as a call.
+
+        With `laps` their lines may reach over the next ones, to measure what kernels with masks would touch. Of such an
+        `out` each element holds one of the sums that fall on it.
+        """
         if not isinstance(plan, LaunchPlan):
             raise OperandError(f"plan is a {type(plan).__name__}; expected one of plans() or plan() of this library")
         refuse_gradients(a, b, out)
@@ -286,7 +292,7 @@ class GemmKernel(Planner):
             b, transpose_b = b.data, b.transposed
         packed = isinstance(b, PackedOperand)
         data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
-        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE
+        flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE + laps * LAPS
         operands = exportable(a), exportable(data), out, flags, n, k, int(packed)
         status = self._run_plan(plan)(*operands, *planned(plan))
         if status:

@@ -17,7 +17,7 @@ import numpy as np
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError, VortexError
 from vortex.native import light_tvm_ffi
 
-TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, PACKED, FOLDED = 1, 2, 4, 8, 16
+TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, PACKED, FOLDED, LAPS = 1, 2, 4, 8, 16, 32
 """Flags of runtime/products.h."""
 ZERO = 256
 """The zero point of A counts so much among them."""

@@ -11,17 +11,21 @@ from eval.records import Line
 from eval.reproduce.calls import product, undisturbed
 from eval.reproduce.result import Measure, Options, Page, Result
 from eval.reproduce.vendors import by_size
-from eval.suites import MAIN_SUITES, Case, load_suite
+from eval.suites import MAIN_SUITES, Case, load_suite, random_cases
 
 LEAST_FLOPS, MOST_FLOPS = 1e6, 2e9
+RANDOM, SEED = 300, 2026
+"""Shapes whose extents are drawn at random beside those of the suites, and of which seed."""
 ROUNDS, SMOKE_ROUNDS = 8, 2
 SLOWER, LISTED = 0.98, 10
 """A rival is quicker below that share of our seconds; as many cases as a page lists, at most."""
 
 
 def middle_products(options: Options) -> Sequence[Case]:
-    """The products of Table 3, and the forward layers, that are neither over before they begin nor seconds long."""
-    found = by_size((case for suite in MAIN_SUITES for case in load_suite(suite)), options)
+    """The products of Table 3, the forward layers and random shapes that are neither over before they begin nor seconds
+    long."""
+    known = [case for suite in MAIN_SUITES for case in load_suite(suite)]
+    found = by_size([*known, *random_cases(RANDOM, SEED)], options)
     return [case for case in found if isinstance(case, Case) and LEAST_FLOPS <= case.flops <= MOST_FLOPS]
 
 
@@ -42,12 +46,20 @@ def slower(rows: Sequence[Line], rival: str) -> list[Line]:
     return sorted((row for row in rows if over(row, rival) < SLOWER), key=lambda row: over(row, rival))
 
 
+def by_origin(rows: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+    """What rows are of, and which are: products that somebody runs, and random ones; only what there is."""
+    drawn = [row for row in rows if row["suite"].startswith("random")]
+    known = [row for row in rows if row not in drawn]
+    return [(told, some) for told, some in (("products of the suites", known), ("random shapes", drawn)) if some]
+
+
 def regions(lines: Sequence[Line]) -> Page:
     blocks, losses = [], []
     for threads in sorted({line["threads"] for line in lines}):
         rows = [row for line in lines if line["threads"] == threads for row in line["rows"]]
-        table = [line for line in polymerize.report(rows).splitlines() if line.startswith("|")]
-        blocks += [f"### {threads} thread{'s' * (threads > 1)}", "\n".join(table)]
+        for told, some in by_origin(rows):
+            table = [line for line in polymerize.report(some).splitlines() if line.startswith("|")]
+            blocks += [f"### {threads} thread{'s' * (threads > 1)}, {told}", "\n".join(table)]
         found = (
             (slower(rows, "masks"), "slower than one micro-kernel with masks", "masks"),
             (slower([row for row in rows if row["cut"]], "off"), "slower when cut", "off"),
@@ -81,8 +93,10 @@ POLYMERIZE = Result(
     "polymerize",
     "several micro-kernels in one call, on against off",
     "the paper has one micro-kernel a call. Off: the best plan of one strategy, whose residues have micro-kernels of "
-    "their own. Masks: one register tile a call, operands padded beforehand. Products from "
-    f"{LEAST_FLOPS / 1e6:g} MFLOP to {MOST_FLOPS / 1e9:g} GFLOP; a shape that is not cut has the same plan on and off.",
+    "their own. Masks: one register tile a call, whole tiles on rows as far apart as those of the product or, if it is "
+    "quicker, on rows of C as long as the tiles. Products from "
+    f"{LEAST_FLOPS / 1e6:g} MFLOP to {MOST_FLOPS / 1e9:g} GFLOP; a shape that is not cut has the same plan on and off. "
+    "Extents of random shapes are log-uniform from 1 to 8192.",
     middle_products,
     open_regions,
     regions,

@@ -32,7 +32,7 @@ static int read_matrices(const TVMFFIAny *value, int operand, const vx_operand *
   int refused = read_elements(value, operand, 2, MOST_RANK, type, &t, &out->item.data);
   if (refused) return refused;
   out->item.item_bytes = type->bits / 8;
-  if (!lay_out(t, &out->item)) return REFUSE(BAD_STRIDES, operand);
+  if (!lay_out(t, 0, &out->item)) return REFUSE(BAD_STRIDES, operand);
   return read_axes(t, 2, operand, out);
 }
 

@@ -12,8 +12,8 @@
 
 #define UNREAD -1   /* no refusal: the caller has another way; mirrored by launcher.UNREAD */
 
-static int read_a(const TVMFFIAny *value, matrix *out, int32_t *flip) {
-  return read_matrix(value, OPERAND_A, type_of_a(value, flip), out);
+static int read_a(const TVMFFIAny *value, int laps, matrix *out, int32_t *flip) {
+  return read_rows(value, OPERAND_A, type_of_a(value, flip), laps, out);
 }
 
 /* Whether some element belongs to both. Exact for equal strides of equal elements; otherwise two ranges that meet count as
@@ -59,8 +59,8 @@ static int read_extras(const TVMFFIAny *args, int64_t count, const matrix *out, 
 int vx_open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, int64_t flags, int packed, int64_t n, int64_t k,
                  vx_call *call) {
   matrix a, b, c;
-  int refused;
-  if ((refused = read_a(&args[0], &a, &call->flip)) || (refused = read_matrix(&args[2], OPERAND_OUT, &vx_out, &c)))
+  int refused, laps = !!(flags & LAPS);
+  if ((refused = read_a(&args[0], laps, &a, &call->flip)) || (refused = read_rows(&args[2], OPERAND_OUT, &vx_out, laps, &c)))
     return refused;
   if (!read_zero(flags, call)) return REFUSE(BAD_ZERO, OPERAND_A);
   if (vx_apart && flags & ACCUMULATE) return REFUSE(NO_SUMS, OPERAND_OUT);
@@ -76,7 +76,7 @@ int vx_open_call(const TVMFFIAny *args, const TVMFFIAny *extras, int64_t count, 
     if (k != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
   } else {
     if (VX_WEIGHTS) return REFUSE(NOT_PACKED, OPERAND_B);
-    if ((refused = read_matrix(&args[1], OPERAND_B, &vx_factor, &b))) return refused;
+    if ((refused = read_rows(&args[1], OPERAND_B, &vx_factor, laps, &b))) return refused;
     col_b = !!(flags & TRANSPOSE_B) ^ b.is_transposed;
     call->n = col_b ? b.rows : b.columns;
     if ((col_b ? b.columns : b.rows) != call->k) return REFUSE(INNER_DIFFERS, OPERAND_B);
@@ -128,7 +128,7 @@ static int make(const TVMFFIAny *a, const TVMFFIAny *b, const TVMFFIAny *extras,
     given[0] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &rows};
     leading = t->ndim - 1;
   }
-  if ((refused = read_a(&given[0], &left, &flip)) || (!packed && (refused = read_matrix(b, OPERAND_B, &vx_factor, &right))))
+  if ((refused = read_a(&given[0], 0, &left, &flip)) || (!packed && (refused = read_matrix(b, OPERAND_B, &vx_factor, &right))))
     return answer(result, refused);
   int col_a = !!(flags & TRANSPOSE_A) ^ left.is_transposed, col_b = !packed && !!(flags & TRANSPOSE_B) ^ right.is_transposed;
   int64_t m = col_a ? left.columns : left.rows;

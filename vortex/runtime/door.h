@@ -42,16 +42,17 @@ static inline int read_floats(const TVMFFIAny *value, int operand, int least, in
   return refused;
 }
 
-/* The last two axes of a tensor as lines of contiguous elements; 0 where neither axis is contiguous. Strides of an empty one say nothing. */
-static inline int lay_out(const DLTensor *t, matrix *out) {
+/* The last two axes of a tensor as lines of contiguous elements; 0 where neither axis is contiguous, or a line reaches over the next one, unless it
+ * may (`laps`). Strides of an empty one say nothing. */
+static inline int lay_out(const DLTensor *t, int laps, matrix *out) {
   const int64_t *shape = t->shape + t->ndim - 2, *strides = t->strides ? t->strides + t->ndim - 2 : NULL;
   int64_t r = shape[0], c = shape[1], down = strides ? strides[0] : c, along = strides ? strides[1] : 1;
   int empty = 0;
   for (int axis = 0; axis < t->ndim; axis++) empty |= t->shape[axis] == 0;
-  if (empty || ((c == 1 || along == 1) && (r == 1 || down >= c))) {
+  if (empty || ((c == 1 || along == 1) && (r == 1 || down >= (laps ? 1 : c)))) {
     out->rows = r;
     out->columns = c;
-    out->stride = r <= 1 || empty || down < c ? (c > 0 ? c : 1) : down;
+    out->stride = r <= 1 || empty ? (c > 0 ? c : 1) : down;
     out->is_transposed = 0;
     return 1;
   }

@@ -4,8 +4,8 @@
 
 #include "door.h"
 
-/* Mirrored by operands; the zero point of A is above them. */
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16, ZERO = 256 };
+/* Mirrored by operands; the zero point of A is above them. LAPS: of a plan that is given, lines may reach over the next ones. */
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, PACKED = 8, FOLDED = 16, LAPS = 32, ZERO = 256 };
 /* Behind those that all doors have in common; mirrored by operands.REASONS. */
 enum {
   BAD_EXTRAS = FIRST_OWN,
@@ -19,14 +19,17 @@ enum {
   BAD_ZERO
 };
 
-static inline int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
+static inline int read_rows(const TVMFFIAny *value, int operand, const vx_operand *type, int laps, matrix *out) {
   const DLTensor *t;
   int refused = read_elements(value, operand, 2, 2, type, &t, &out->data);
   if (refused) return refused;
   out->item_bytes = type->bits / 8;
-  return lay_out(t, out) ? 0 : REFUSE(BAD_STRIDES, operand);
+  return lay_out(t, laps, out) ? 0 : REFUSE(BAD_STRIDES, operand);
 }
 
+static inline int read_matrix(const TVMFFIAny *value, int operand, const vx_operand *type, matrix *out) {
+  return read_rows(value, operand, type, 0, out);
+}
 
 /* What A is read as: signed bytes may also come unsigned, as the instruction takes them. */
 static inline const vx_operand *type_of_a(const TVMFFIAny *value, int32_t *flip) {
