@@ -40,10 +40,11 @@ DOT_FAR = 0.5
 """Of the time that memory takes over the outermost cache, what is seen of the long side where several tiles of columns
 read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed B 6.1 ms, which was expected to take
 4.9; by packed panels 5.1)."""
-DOT_TORN, DOT_MANY = 0.7, 6.0
-"""The same where rows of the long side begin within lines and the short side has more columns than that: arithmetic and
-memory do not overlap (Zen 5, 160 MB: 7, 8 and 10 columns by a k of 602 0.75 to 0.9, of 608, whose rows are lines, 0.3
-to 0.5, 6 columns 0.3)."""
+DOT_TORN, DOT_MANY, DOT_LONG = 0.7, 6.0, 0.5 * PAGE
+"""The same where rows of the long side begin within lines, are longer than so many bytes, and the short side has more
+columns than that: arithmetic and memory do not overlap (Zen 5, 160 MB: 7, 8 and 10 columns by a k of 602 0.75 to 0.9,
+of 608, whose rows are lines, 0.3 to 0.5, 6 columns 0.3; 200 MB: 7 and 10 columns by 74 to 350 come at 24 to 42 GB/s as
+those by 96 and 128 do, by 602 and 1323 at 24 to 28)."""
 DOT_SEEN = 0.7
 """Of the time of its loads, what is seen even under arithmetic where several tiles of columns read the long side, if
 pages are small (Granite Rapids, seconds beyond arithmetic over those of loads: 0.6 to 1.3 for 16 columns, 0.45 to 0.7
@@ -116,7 +117,7 @@ def dot_products(
     waits = (pages * rates.page + beside_others) * late
     beyond = ops.most(source - ops.most(rates.l3_byte, rates.l3_byte_shared * p.active), 0.0)
     far = passing * beyond
-    torn = ops.where(rows_apart > rates.line_bytes - 0.5, 0.0, columns - DOT_MANY)
+    torn = ops.where(rows_apart > rates.line_bytes - 0.5, 0.0, ops.where(FLOAT * k > DOT_LONG, columns - DOT_MANY, 0.0))
     late_rows = ops.most(waits, ops.where(torn > 0.5, DOT_TORN * far, 0.0))
     late_rows = ops.where(abreast > 1.5, waits + DOT_FAR * far, late_rows)
     seen = exposed(ops, load, compute)

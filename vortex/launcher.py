@@ -280,20 +280,15 @@ class GemmKernel(Planner):
         accumulate: bool = False,
         laps: bool = False,
     ) -> Any:
-        """Run a given plan instead of the selected one; same operands as a call.
-
-        With `laps` their lines may reach over the next ones, to measure what kernels with masks would touch. Of such an
-        `out` each element holds one of the sums that fall on it.
-        """
+        """Run a plan instead of the selected one; same operands as a call, whose lines may overlap if it `laps`."""
         if not isinstance(plan, LaunchPlan):
             raise OperandError(f"plan is a {type(plan).__name__}; expected one of plans() or plan() of this library")
         refuse_gradients(a, b, out)
         if isinstance(b, PackedOperand) and b.data.ndim == 2:
             b, transpose_b = b.data, b.transposed
-        packed = isinstance(b, PackedOperand)
-        data, n, k = (b.data, b.n, b.k) if packed else (b, 0, 0)
+        data, n, k = (b.data, b.n, b.k) if isinstance(b, PackedOperand) else (b, 0, 0)
         flags = transpose_a * TRANSPOSE_A + transpose_b * TRANSPOSE_B + accumulate * ACCUMULATE + laps * LAPS
-        operands = exportable(a), exportable(data), out, flags, n, k, int(packed)
+        operands = exportable(a), exportable(data), out, flags, n, k, int(data is not b)
         status = self._run_plan(plan)(*operands, *planned(plan))
         if status:
             raise self._refusal(status, a, b, out)
@@ -311,8 +306,7 @@ class GemmKernel(Planner):
         write(self.library, Path(path))
 
     def __repr__(self) -> str:
-        hardware = self.manifest.hardware["name"]
-        count, basis = len(self.strategies), self.manifest.basis
+        hardware, count, basis = self.manifest.hardware["name"], len(self.strategies), self.manifest.basis
         return f"<vortex {self.manifest.operator} for {hardware}: {count} strategies, L0 {basis}>"
 
     def _allocate(self, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:

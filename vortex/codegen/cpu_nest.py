@@ -13,7 +13,7 @@ from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, either, place_of_b, transpose_b
-from vortex.codegen.cpu_steps import STEP
+from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
@@ -90,6 +90,8 @@ def nest(
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
     walks = pack_b or not rows_first
     stores, finishes = stored.needed, in_registers(stored) and not is_col
+    # How far apart A is asked for, which has no gaps: kernels of AVX2 know no other distance than that of rows of B.
+    gapless: Any = (lambda row, apart: row) if lanes > NARROW else T.min
 
     @T.inline
     def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
@@ -292,7 +294,7 @@ def nest(
                                 passing, A[corner + (i + height) * step + AHEAD + part], (SB if pack_b else B)[further]
                             )
                             # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
-                            beyond: T.let[T.int64] = T.Select(passing, T.min(row, apart), apart)  # A has no gaps
+                            beyond: T.let[T.int64] = T.Select(passing, gapless(row, apart), apart)
                             often: T.let[T.int64] = T.max(T.truncdiv(STEP * beyond * asking, height), T.int64(STEP))
                             # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
                             trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
