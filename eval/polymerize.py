@@ -77,8 +77,8 @@ def loss(plan: Any, m: int, n: int, threads: int) -> float:
 
 
 def lapped(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """At least so many rows and columns of a matrix whose rows lie as far apart as before: of the first ones what comes
-    behind is the next row, of the last zeros."""
+    """A matrix with more rows and columns, its rows as far apart as before: behind all but the last ones comes the next
+    row, behind those zeros."""
     stride = array.shape[1]
     held = aligned((rows - 1) * stride + columns)
     held[: array.size] = array.ravel()

@@ -44,7 +44,7 @@ class Runner:
 def runner(gemm: Any, operands: Any, packed: bool, laps: bool = False) -> Runner:
     """Calls of one shape with operands as they lie, or with B packed by the library; `laps` as of `GemmKernel.run`."""
     case, b = operands.case, operands.b
-    flags = {"transpose_a": True} if case.trans_a else {}
+    flags, lapping = {"transpose_a": True} if case.trans_a else {}, {"laps": True} if laps else {}
     kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
     given = flags | kind
     if packed:
@@ -55,7 +55,7 @@ def runner(gemm: Any, operands: Any, packed: bool, laps: bool = False) -> Runner
             kind = {"packed": True}
 
     def run(plan: Any) -> Any:
-        return gemm.run(plan, operands.a, b, operands.out, laps=laps, **given)
+        return gemm.run(plan, operands.a, b, operands.out, **given, **lapping)
 
     return Runner(gemm, run, flags | kind)
 
