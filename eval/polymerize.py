@@ -49,8 +49,6 @@ def padded(plan: Any, m: int, n: int) -> tuple[int, int]:
 
 def masks_plan(gemm: Any, case: Case, threads: int, kind: dict[str, Any]) -> tuple[Any, tuple[int, int]]:
     """The plan of least predicted time if every strategy had its register tile alone, and the extents it runs on."""
-    if not kind.get("packed"):
-        kind = kind | {"lda": case.m if case.trans_a else case.k, "ldb": case.k if case.trans_b else case.n}
     options = [p for p in gemm.plans(case.m, case.n, case.k, threads=threads, **kind) if not p.regions]
     extents = {padded(p, case.m, case.n) for p in options if p.strategy.stage.tiled}
     found = []
@@ -108,7 +106,8 @@ def measured(gemm: Any, case: Case, threads: int, packed: bool, rounds: int) -> 
     gemm.polymerize(True)
     masks, (m, n) = off, (case.m, case.n)
     if off.strategy.stage.tiled:  # kernels of the other families have every height, and compute no more than there is
-        masks, (m, n) = masks_plan(gemm, case, threads, {name: how.kind[name] for name in how.kind if name != "ldb"})
+        apart_as_here = {"lda": case.m if case.trans_a else 0, "ldb": 0 if packed or case.trans_b else case.n}
+        masks, (m, n) = masks_plan(gemm, case, threads, how.kind | apart_as_here)
     large = masked(operands, m, n, packed)
     apart = replace(large, out=aligned(m * n).reshape(m, n))
     calls = {"off": partial(how.run, off)}

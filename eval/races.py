@@ -44,7 +44,8 @@ class Runner:
 def runner(gemm: Any, operands: Any, packed: bool, laps: bool = False) -> Runner:
     """Calls of one shape with operands as they lie, or with B packed by the library; `laps` as of `GemmKernel.run`."""
     case, b = operands.case, operands.b
-    flags, lapping = {"transpose_a": True} if case.trans_a else {}, {"laps": True} if laps else {}
+    flags = {"transpose_a": True} if case.trans_a else {}
+    lapping = {"laps": True} if laps else {}  # other kernels' plans are not told of it
     kind: dict[str, Any] = {"transpose_b": True} if case.trans_b else {}
     given = flags | kind
     if packed:

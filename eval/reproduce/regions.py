@@ -46,18 +46,19 @@ def slower(rows: Sequence[Line], rival: str) -> list[Line]:
     return sorted((row for row in rows if over(row, rival) < SLOWER), key=lambda row: over(row, rival))
 
 
-def by_origin(rows: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+def by_origin(rows: Sequence[Line]) -> dict[str, list[Line]]:
     """What rows are of, and which are: products that somebody runs, and random ones; only what there is."""
-    drawn = [row for row in rows if row["suite"].startswith("random")]
-    known = [row for row in rows if row not in drawn]
-    return [(told, some) for told, some in (("products of the suites", known), ("random shapes", drawn)) if some]
+    found: dict[str, list[Line]] = {"products of the suites": [], "random shapes": []}
+    for row in rows:
+        found["random shapes" if row["suite"].startswith("random") else "products of the suites"].append(row)
+    return {told: some for told, some in found.items() if some}
 
 
 def regions(lines: Sequence[Line]) -> Page:
     blocks, losses = [], []
     for threads in sorted({line["threads"] for line in lines}):
         rows = [row for line in lines if line["threads"] == threads for row in line["rows"]]
-        for told, some in by_origin(rows):
+        for told, some in by_origin(rows).items():
             table = [line for line in polymerize.report(some).splitlines() if line.startswith("|")]
             blocks += [f"### {threads} thread{'s' * (threads > 1)}, {told}", "\n".join(table)]
         found = (
