@@ -47,10 +47,10 @@ WAITED_FOR = int(MISSES) * LINE
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
 FAR, LONG = T.int64(1 << 18), T.int64(64)
-"""Elements of the part of A that a nest walks over, and steps of k, from which on tiles ask for C of the next one. With
-it 8448x3000x2816 went from 77 to 82 GFLOP/s and 3072x1500x128 from 73 to 82 on a Zen 3, the second from 103 to 108 and
-20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses 2 to 3 %. With A, of which
-whole panels ask for their shares, 403394x64x96 by row tiles took 45 to 47 ms there that had taken 52 to 61."""
+"""Elements of what a nest walks over of A, in so many steps of k, or of a C that is added to, from which on tiles ask
+for C of the next one. With A 8448x3000x2816 went from 77 to 82 GFLOP/s on a Zen 3, 20000x256x64 from 80 to 95 on a Zen
+4; where L2 keeps A a Zen 3 loses 2 to 3 %. With C two steps of k of 1440x2400x768 went from 22.0 to 20.6 ms on a Zen 5.
+Whole panels of row tiles that ask for their shares of A took 45 to 47 ms by 403394x64x96 on a Zen 3, not 52 to 61."""
 STAYS = T.int64(1 << 16)
 """Elements of a B, fewer than of A, that any L2 keeps while A passes: its tiles ask for the next rows of A, not for the
 next panel. By 5 x 80 13068x128x300 went from 10.4 to 9.3 ms on a Zen 4, from 5.5 to 5.0 on both its cores."""
@@ -78,10 +78,9 @@ def nest(
     rows straddle lines, or nothing. Where it trusts hardware nobody asks for a block in the CacheBuffer. Beside panels
     that stay, each whole one asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A is
     walked over, a tile asks for C of the next one, where sums begin or end there, and of outermost row tiles for its
-    share of the next one's rows of A, also if C goes past the caches.
+    share of the next one's rows of A, also if C goes past the caches. C that is added to is asked for if it is FAR.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
-    it in the scratch of B, where the others read it.
-    `copy_a` is the load stage of a packed A, and `keeping` says whether the library has micro-kernels that keep B.
+    it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
     Sums are added to C, or written past the caches in the end, as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
@@ -219,7 +218,8 @@ def nest(
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
                     many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
-                    far: T.let[T.bool] = T.And(reads, many) if walks else T.bool(False)
+                    adds: T.let[T.bool] = T.And(panels > 1, T.And(begun != 0, m * nb >= FAR))
+                    far: T.let[T.bool] = T.Or(adds, T.And(reads, many)) if walks else T.bool(False)
                     # After the last panel comes the next step of k, or the first panel of what is beside this block.
                     leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
                     down_k: T.let[T.int64] = T.Select(p0 + kb < k, kb, T.Select(leaves, -p0, T.int64(0)))

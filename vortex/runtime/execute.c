@@ -151,6 +151,11 @@ static void turn_over(vx_call *turned, const vx_call *call) {
   turned->transpose_b = !call->transpose_a;
 }
 
+/* Steps of k that L1 takes at a time, `most` and no more: about as many each, since under a short last one sums do not come in time. */
+static int64_t even_steps(int64_t k, int64_t most) {
+  return k > most ? smaller(rounded(quotient_up(k, quotient_up(k, most)), LINE_FLOATS), most) : larger(k, 1);
+}
+
 /* Field by field: a whole one, cleared and copied, takes a small call a tenth longer. */
 void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan) {
   const vx_strategy *s = &vx_strategies[plan->strategy];
@@ -170,7 +175,7 @@ void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan) {
                              : vx_nests[work->call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work->call.transpose_b : 0];
   int64_t depth = vx_part_depth(call->k, plan->splits);
   work->rows_per_task = quotient_up(work->call.m, plan->grid_m);
-  work->tile_k = smaller(vx_tile_depth(s, &work->call, work->rows_per_task), depth > 0 ? depth : 1);
+  work->tile_k = even_steps(depth, vx_tile_depth(s, &work->call, work->rows_per_task));
   work->columns_per_task = quotient_up(column_units, plan->grid_n) * width;
 }
 
