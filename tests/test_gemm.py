@@ -273,6 +273,22 @@ def test_rows_that_crowd_the_caches_change_no_bit(gemm: GemmKernel, transpose_a:
     assert np.allclose(added, before + a.astype("f8") @ b, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_steps_of_k_add_to_sums_that_no_second_cache_holds(gemm: GemmKernel, transpose_b: bool) -> None:
+    """Each tile asks for C of the next one, also past the last row and the last column."""
+    m, n, k = 523, 519, 1100
+    a, b = integers(m, k), integers(k, n)
+    expected, right = a @ b, np.ascontiguousarray(b.T) if transpose_b else b
+    stepped = [plan for plan in gemm.plans(m, n, k, threads=2, transpose_b=transpose_b) if plan.strategy.l1.k < k]
+    assert stepped
+    for plan in stepped:
+        _, out = inside(np.zeros((m, n), np.float32), 5, 2)
+        gemm.run(plan, a, right, out, transpose_b=transpose_b)
+        assert np.array_equal(out, expected), plan
+        gemm.run(plan, a, right, out, transpose_b=transpose_b, accumulate=True)
+        assert np.array_equal(out, 2 * expected), plan
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("paged", [False, True])
 def test_kept_panels_change_no_bit(gemm: GemmKernel, paged: bool, threads: int) -> None:

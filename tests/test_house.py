@@ -100,6 +100,7 @@ MODULES = (
     "codegen.cpu_finish",
     "codegen.cpu_load",
     "codegen.cpu_pack",
+    "codegen.cpu_ahead",
     "codegen.cpu_depthwise",
     "codegen.cpu_block",
     "codegen.cpu_falling",

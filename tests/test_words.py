@@ -106,6 +106,19 @@ def stored(matrix: np.ndarray, transposed: bool, gap: int) -> np.ndarray:
 
 
 @needs.a_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_steps_of_k_add_to_sums_that_no_second_cache_holds(dtype: str) -> None:
+    gemm, k = library(dtype), 2100
+    a, b = drawn(dtype, 523, k), drawn(dtype, k, 519)
+    expected, packed = exact(a, b), gemm.pack(b)
+    plans = gemm.plans(523, 519, k, threads=2, packed=True)
+    stepped = {plan.index: plan for plan in plans if plan.strategy.stage.tiled and plan.strategy.l1.k * 2 < k}
+    assert stepped
+    for plan in stepped.values():
+        assert np.array_equal(gemm.run(plan, a, packed, np.empty_like(expected, gemm(a, packed).dtype)), expected), plan
+
+
+@needs.a_compiler
 @pytest.mark.parametrize(("dtype", "widened"), [*((dtype, False) for dtype in DTYPES), ("bfloat16", True)])
 def test_every_residue_and_layout(dtype: str, widened: bool) -> None:
     gemm = compiled(dtype, "float32", NOTHING, without_dots_of_bfloat16()) if widened else library(dtype)

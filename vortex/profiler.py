@@ -268,7 +268,7 @@ def rates(
         row_start=EFFECTS.row_start,
         overtaken=EFFECTS.overtaken,
         short_runs=EFFECTS.short_runs,
-        covered=EFFECTS.covered,
+        covered=0.0 if words and not tiles else EFFECTS.covered,
         shared_stream=EFFECTS.shared_stream,
         turned_leap=EFFECTS.turned_leap,
         alone=EFFECTS.alone / (isa.issue_per_cycle * clock),

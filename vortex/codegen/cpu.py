@@ -39,8 +39,8 @@ SOURCES = (
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
-    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "held.c", "dot.c", "batch.c",
-    "grouped.c", "select.c", "ways.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
+    "threads.c", "threads_door.c", "scratch.c", "store.c", "split.c", "words.c", "held.c", "dot.c", "ahead.c",
+    "batch.c", "grouped.c", "select.c", "ways.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 

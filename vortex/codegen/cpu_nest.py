@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
@@ -46,11 +47,6 @@ WAITED_FOR = int(MISSES) * LINE
 """Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
-FAR, LONG = T.int64(1 << 18), T.int64(64)
-"""Elements of what a nest walks over of A, in so many steps of k, or of a C that is added to, from which on tiles ask
-for C of the next one. With A 8448x3000x2816 went from 77 to 82 GFLOP/s on a Zen 3, 20000x256x64 from 80 to 95 on a Zen
-4; where L2 keeps A a Zen 3 loses 2 to 3 %. With C two steps of k of 1440x2400x768 went from 22.0 to 20.6 ms on a Zen 5.
-Whole panels of row tiles that ask for their shares of A took 45 to 47 ms by 403394x64x96 on a Zen 3, not 52 to 61."""
 STAYS = T.int64(1 << 16)
 """Elements of a B, fewer than of A, that any L2 keeps while A passes: its tiles ask for the next rows of A, not for the
 next panel. By 5 x 80 13068x128x300 went from 10.4 to 9.3 ms on a Zen 4, from 5.5 to 5.0 on both its cores."""
@@ -59,8 +55,8 @@ QUICK, NEVER = 5, T.int64(1 << 40)
 PACK_B = ("none", "copy", "transpose")
 
 
-STORE_SYMBOL, FINISH_SYMBOL, ASK_SYMBOL = "vortex_store", "vortex_finish", "vortex_ask"
-"""Of `runtime/`: the store stage on sums in memory, a finishing micro-kernel, what asks for lines (`ahead.c`)."""
+STORE_SYMBOL, FINISH_SYMBOL = "vortex_store", "vortex_finish"
+"""The store stage on sums in memory, of `runtime/`, and a finishing micro-kernel."""
 
 
 def nest(
@@ -91,10 +87,6 @@ def nest(
     stores, finishes = stored.needed, in_registers(stored) and not is_col
     # How far apart A is asked for, which has no gaps: kernels of AVX2 know no other distance than that of rows of B.
     gapless: Any = (lambda row, apart: row) if lanes > NARROW else T.min
-
-    @T.inline
-    def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
-        T.evaluate(T.call_extern("int32", ASK_SYMBOL, first, rows, columns, stride, T.int32(near)))
 
     def through_memory(finish: Any) -> Any:
         return finish != 2 if finishes else True
@@ -218,7 +210,7 @@ def nest(
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
                     many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
-                    adds: T.let[T.bool] = T.And(panels > 1, T.And(begun != 0, m * nb >= FAR))
+                    adds: T.let[T.bool] = adds_far(begun, panels, m, nb)
                     far: T.let[T.bool] = T.Or(adds, T.And(reads, many)) if walks else T.bool(False)
                     # After the last panel comes the next step of k, or the first panel of what is beside this block.
                     leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
@@ -265,14 +257,8 @@ def nest(
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                             if far:
-                                # The next tile of this band or panel, or the first one of the next.
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
-                                below: T.let[T.int64] = i + height
-                                beside: T.let[T.int64] = j + width
-                                down: T.let[T.bool] = T.Not(goes_on) if rows_first else goes_on
-                                next_i: T.let[T.int64] = T.Select(down, below, i if rows_first else T.int64(0))
-                                next_j: T.let[T.int64] = T.Select(down, j0 if rows_first else j, beside)
-                                ask(T.address_of(C[(i0 + next_i) * ldc + next_j]), height, width, ldc, 1)
+                                ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
                             if from_memory and rows_first:  # noqa: SIM102
                                 if many and not passing and T.bitwise_and(how, TRUSTS) == 0:
                                     begin: T.let[T.int64] = corner + (i + height) * step + T.truncdiv(t * kb, panels)

@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_ahead import adds_far, ask_for_next
 from vortex.codegen.cpu_amx import ROWS, placements
 from vortex.codegen.cpu_nest import AHEAD, SHORT, STORE_SYMBOL, WAITED_FOR
 from vortex.codegen.cpu_tile import LINE, fetch_dense
@@ -168,6 +169,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                         p0 * per_word * lda + i0 if load_a == "columns" else i0 * lda + p0 * per_word
                     )
                     kept: T.let[T.int64] = tile_k + lanes
+                    begun: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
+                    # Blocks of C that tiles of AMX add to are in L2.
+                    adds: T.let[T.bool] = T.bool(False) if tiled else adds_far(begun, panels, m, nb)
                     # What was packed last is still there where it is all of A.
                     if load_a != "none" and T.Or(jo == 0, T.Or(mb < m, elements < k)):
                         T.evaluate(
@@ -204,6 +208,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                     # Rows of C that follow each other: their lines are owned before they are stored to.
                                     owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                     fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                            if adds:
+                                goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
+                                ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
                             place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
                             held: T.let[T.int64] = held_at(j, panel, panel_stride)
                             # The next panel is asked for under the tiles of this one, unless there is only one.
