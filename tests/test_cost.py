@@ -508,6 +508,24 @@ def test_halves_of_rows_of_a_plain_b_cost_a_roomy_core_more_with_each_row_of_a()
     assert [waits(m) / waits(1) for m in (2, 4)] == pytest.approx([0.31 / 0.12, 0.69 / 0.12], rel=0.2)
 
 
+def test_halves_of_rows_of_a_plain_b_are_a_slower_stream_than_whole_ones():
+    """To two cores that read them beside each other, in every family out of memory; not to one that has all rows."""
+    one = selector(load_spec("epyc-zen5"), found(load_spec("epyc-zen5")).strategies)
+    without = replace(one, rates=replace(one.rates, pieced_stream=0.0))
+    single = [
+        i for i, s in enumerate(one.strategies)
+        if s.stage.streamed or (s.stage.tiled and s.l0.m == 1 and not (s.stage.pack_b or s.stage.swap))
+    ]  # fmt: skip
+    assert {one.strategies[i].stage.streamed for i in single} == {False, True}
+
+    def longer(grid: Grid) -> np.ndarray:
+        seconds, unbroken = (np.asarray(x.costs(Shape(1, 8192, 16384), grid, 2).total)[single] for x in (one, without))
+        return seconds / unbroken
+
+    assert (longer(ONE_TASK) == 1).all() and (longer(Grid(1, 1, 2)) == 1).all()
+    assert (longer(Grid(1, 2)) > 1.03).all() and (longer(Grid(1, 2)) < 1.2).all()
+
+
 def test_a_single_row_tile_of_a_roomy_core_hides_memory_behind_its_arithmetic(monkeypatch):
     """It asks for all of the next panel of a plain B. Of several tiles, of a packed B, from L3: as everywhere."""
     spec = load_spec("epyc-zen4")

@@ -217,8 +217,13 @@ class Effects:
     roomy_broken_row: float = 0.19
     """and for each further row of A that passes with it (Zen 4, 2 threads, halves of the columns against halves of k:
     1 x 512 x 2048 37 us and 30, 2 x 512 x 2048 111 and 37, 4 x 1536 x 2048 270 and 140, out of memory 1 x 1024 x 16384
-    1.76 ms and 1.19, 4 x 1024 x 16384 5.5 and 1.9). A Zen 5, which is asked for the next rows, and a Zen 3 have
-    none. All three were fitted while tasks still shared lines of C, which cost as much on a Zen 5 (execute.c)."""
+    1.76 ms and 1.19, 4 x 1024 x 16384 5.5 and 1.9). A Zen 3 has none. All three were fitted while tasks still shared
+    lines of C, which cost as much on a Zen 5 (execute.c)."""
+    pieced_stream: float = 0.15
+    """Share of its stream that such pieces take longer on other cores with large pages, where vectors are lines: two of
+    a Zen 5 that read halves of the same rows get less than two that read rows of their own, however long the pieces are
+    (1 to 4 rows by 768 to 16000 columns and a k of 500 to 9000, out of L3 and memory: 0.07 to 0.4, in the median
+    0.16; 1 x 1024 x 1000 31 us so and 24 by halves of k, 4 x 4096 x 4096 1.32 ms and 1.11)."""
     finish_cycles: float = 3.0
     """Cycles in which a store stage apart from the micro-kernels takes a vector of sums: it reads, converts and stores
     (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""

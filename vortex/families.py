@@ -231,10 +231,10 @@ def streamed_rows(
     loose = added + vectors * k * rates.streamed_torn
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
     # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
-    if rates.streamed_broken:
-        pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0) * (passes * k)
+    if rates.streamed_broken + rates.pieced_stream > 0.0:
+        pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0)
         broken = rates.streamed_broken + rates.streamed_broken_row * (ops.least(t.rows, s.rows) - 1.0)
-        seen = seen + pieces * (broken * wait)
+        seen = seen + pieces * (passes * k * (broken * wait) + rates.pieced_stream * stream)
     return body + steps * passes * rates.tile_enter + seen
 
 

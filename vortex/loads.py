@@ -172,7 +172,11 @@ def loading_b(
     stretch = size * (1.0 + runs * t.loose + gone)
     soonest = t.loose * (LOOSE_LINE / rates.line_bytes) * ops.least(supply.wait, rates.l3_latency)
     alone = stretch * supply.own + rates.row_piece * torn
-    first = ops.name("first_b", ops.most(ops.most(alone, size * supply.byte), size * soonest))
+    remote = ops.name("remote", ops.most(1.0 - rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0))
+    first = ops.most(ops.most(alone, size * supply.byte), size * soonest)
+    if rates.pieced_stream:
+        first = first * (1.0 + ops.where(t.columns + 0.5 <= o.n, rates.pieced_stream, 0.0) * t.loose * remote)
+    first = ops.name("first_b", first)
     second = stretch * known + rates.row_piece * torn
     # While the tiles of a panel are computed the next one arrives, if L2 has room for it.
     further = ops.where(
@@ -180,7 +184,6 @@ def loading_b(
     )
     covered = ops.name("covered", across * (1.0 + rates.covered * further))
     arriving, foreseen = exposed(ops, first, covered), 0.0
-    remote = ops.most(1.0 - rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0)
     if rates.roomy:
         in_time = ops.least(covered / ops.most(first, 1e-12), 1.0)
         foreseen = ops.name("foreseen", ops.where(t.tiles > 1.5, 0.0, t.loose * remote * in_time))

@@ -208,8 +208,7 @@ def rates(
     tiles = bool(words and words.tiles)
     # What the dot family is made of; beside tiles, which alone were measured.
     clock, vectors = spec.clock_hz if widened or tiles else pace(profile, isa), spec.by_vectors(dtype) or isa
-    told = outer.capacity_bytes * max(1, spec.cores // outer.shared_by)
-    held = float(min(told, EFFECTS.outer_core_bytes * spec.cores))
+    held = min(outer.capacity_bytes * max(1, spec.cores // outer.shared_by), EFFECTS.outer_core_bytes * spec.cores)
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, [kernel.start_s for kernel in profile.kernels])[0], 0.0)
     small, roomy, whole_lines = spec.kept_pages > 0, float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
@@ -238,7 +237,7 @@ def rates(
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
         l3_bytes=held * EFFECTS.outer_share,
-        outer_bytes=held,
+        outer_bytes=float(held),
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),
         line_bytes=float(l1.line_bytes),
         bytes_b=words.weights.bytes * words.per_word if words and words.weights else 4.0,
@@ -298,6 +297,7 @@ def rates(
         streamed_torn=roomy * EFFECTS.streamed_torn_cycles / clock,
         streamed_broken=EFFECTS.streamed_broken if small else roomy * EFFECTS.roomy_broken,
         streamed_broken_row=0.0 if small else roomy * EFFECTS.roomy_broken_row,
+        pieced_stream=0.0 if small or roomy or words or not whole_lines else EFFECTS.pieced_stream,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
         panel_turn=EFFECTS.panel_turn_cycles / clock,
         tile_turn=EFFECTS.tile_turn_cycles / clock,

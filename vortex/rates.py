@@ -184,7 +184,9 @@ class Rates:
     streamed_broken: float
     """Latencies that it waits for at each piece of a row of a plain B, where a task has a part of the columns,"""
     streamed_broken_row: float
-    """and for each further row of A that passes with it."""
+    """and for each further row of A that passes with it;"""
+    pieced_stream: float
+    """and how much longer all of them take together."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""
@@ -224,6 +226,12 @@ class Rates:
     """Of an element of C as it is stored."""
     finish: float
     """Seconds in which a store stage apart from the micro-kernels takes a vector of sums, 0 where there is none."""
+
+    @property
+    def pieced(self) -> bool:
+        """Whether it is looked at if k should be cut for few rows by a plain B, whose rows are whole then. Where pages
+        are small that was not tried."""
+        return not self.reach and self.streamed_broken + self.pieced_stream > 0.0
 
     @property
     def in_words(self) -> bool:

@@ -125,7 +125,7 @@ DEEP = 16
 """A reduction is split only if it is this many times as long as each side of the output,"""
 MOST_PARTS = 1 << 22
 """and if the parts of all cores together have no more elements;"""
-FEW_ROWS, SHALLOW, FEW_CORES = 4, 4, 8
+FEW_ROWS, SHALLOW, FEW_CORES = 4, 16, 8
 """or if so few rows meet a plain B at most so many times as wide as k, on up to so many cores that wait for pieces of
 its rows: more have more ways to cut k than are priced in a microsecond."""
 MOST_NEAR, FEW_NEAR, FEW_THREADS = 8, 5, 2
@@ -210,7 +210,7 @@ class Selector:
         cores = int(self.rates.cores)
         if shape.batch > 1 or cores < 2 or shape.m * shape.n * cores > MOST_PARTS:
             return False
-        pieced = self.rates.roomy and cores <= FEW_CORES and shape.m <= FEW_ROWS and shape.b is OperandB.PLAIN
+        pieced = self.rates.pieced and cores <= FEW_CORES and shape.m <= FEW_ROWS and shape.b is OperandB.PLAIN
         return shape.k >= DEEP * max(shape.m, shape.n) or bool(pieced and SHALLOW * shape.k >= shape.n)
 
     def near(self, shape: Shape, threads: int) -> Mask:

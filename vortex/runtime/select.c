@@ -10,7 +10,7 @@
 #define DEEP 16
 #define MOST_PARTS (1 << 22)
 #define FEW_ROWS 4
-#define SHALLOW 4
+#define SHALLOW 16
 #define FEW_CORES 8
 #define WORTH 4.0f
 #define SPLIT_GAIN 0.95f
@@ -72,7 +72,7 @@ static int deep(const vx_question *q) {
   const vx_call *call = q->call;
   int64_t longer = call->m > call->n ? call->m : call->n;
   if (q->batch > 1 || vx_cores < 2 || (double)call->m * call->n * vx_cores > MOST_PARTS) return 0;
-  int pieced = vx_roomy && vx_cores <= FEW_CORES && call->m <= FEW_ROWS && !call->packed && !call->transpose_b;
+  int pieced = vx_pieced && vx_cores <= FEW_CORES && call->m <= FEW_ROWS && !call->packed && !call->transpose_b;
   return call->k / DEEP >= longer || (pieced && call->k >= quotient_up(call->n, SHALLOW));
 }
 

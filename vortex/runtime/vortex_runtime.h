@@ -259,7 +259,8 @@ extern const int64_t vx_crammed_rows;  /* or so many if all start in one set of 
 extern const int64_t vx_panel_room;    /* elements that L1 has room for of a kept panel of B, and of the A that goes by */
 extern const int64_t vx_reach;         /* bytes of pages whose translations are found again, 0 for any number, */
 extern const int64_t vx_page_bytes;    /* and of one page */
-extern const int64_t vx_roomy;         /* whether a core starts one multiply-add a cycle */
+extern const int64_t vx_roomy;         /* whether a core starts one multiply-add a cycle, */
+extern const int64_t vx_pieced;        /* and whether k may be cut for few rows by a plain B */
 extern const float vx_least_parallel;  /* seconds of an empty call on several threads */
 extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
