@@ -39,7 +39,7 @@ from eval.reproduce import (
 from eval.reproduce.result import Options, Page, Result
 from eval.suites import Case
 from eval.systems import AbsentError
-from vortex.analyzer import losses
+from vortex.analyzer import losses, shortlisted
 from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.plans import Grid, LaunchPlan, Shape
 
@@ -416,15 +416,29 @@ class TestAnalyzers:
     def test_costs_follow_what_a_tile_of_l1_took(self, gemm):
         default = gemm.manifest.selector()
         chosen = default.select(Shape(200, 300, 400), 1)
-        ratios = tuple(5.0 if at == chosen.index else 1.0 for at in range(len(default.strategies)))
+        ratios = {strategy: 5.0 if strategy == chosen.strategy else 1.0 for strategy in default.strategies}
         names = ("strategies", "rates", "table", "lanes", "panel", "words")
         fields = {name: getattr(default, name) for name in names}
         corrected = analyzers.Corrected(**fields, ratios=ratios)
         assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
         plain, scaled = (losses(at, [Shape(200, 300, 400)], 1)[0][chosen.index] for at in (default, corrected))
         assert plain < scaled <= 5.0
-        alone = corrected.of([chosen.strategy])
+        alone = replace(corrected, strategies=(chosen.strategy,), shortlists=None)
         assert alone.select(Shape(200, 300, 400), 1).seconds == pytest.approx(5 * chosen.seconds, rel=1e-5)
+
+    def test_what_a_tile_took_decides_which_strategies_are_kept(self, gemm):
+        """The analyzer asks for all, and for those that take each kind of B."""
+        names = ("strategies", "rates", "table", "lanes", "panel", "words")
+        fields = {name: getattr(gemm.manifest.selector(), name) for name in names}
+
+        def kept(ratios: dict) -> set[Strategy]:
+            wide = analyzers.Corrected(**fields, ratios=ratios)
+            return set(shortlisted(wide, analyzers.KINDS, {}, 2, 4)[0])
+
+        alike = dict.fromkeys(gemm.strategies, 1.0)
+        first = kept(alike)
+        dear = next(strategy for strategy in gemm.strategies if strategy in first and strategy.stage.tiled)
+        assert dear not in kept(alike | {dear: 50.0})
 
     @pytest.mark.parametrize(
         ("stage", "tile", "shape"),
@@ -440,7 +454,7 @@ class TestAnalyzers:
     def test_tiles_are_run_by_the_strategies_they_are_of(self, gemm):
         ratios = analyzers.measured_ratios(gemm, replace(OPTIONS, smoke=True))
         assert len(ratios) == len(gemm.strategies)
-        assert all(0.05 < ratio < 50 for ratio in ratios)
+        assert all(0.05 < ratio < 50 for ratio in ratios.values())
 
     def test_performance_is_relative_to_the_default(self):
         def rows(less: float, more: float):

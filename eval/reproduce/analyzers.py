@@ -7,10 +7,10 @@ library that has the strategies of all three.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -52,20 +52,19 @@ SMOKE_CANDIDATES = 24
 class Corrected(Selector):
     """A selector whose costs are scaled, strategy by strategy, by what one tile of L1 took over what it should."""
 
-    ratios: tuple[float, ...] = ()
+    ratios: Mapping[Strategy, float] = field(default_factory=dict)
+    """Of these strategies and of others: the analyzer takes some away and asks again."""
+
+    @cached_property
+    def scale(self) -> Array:
+        return np.array([self.ratios[strategy] for strategy in self.strategies], np.float32)
 
     def costs(self, shape: Shape, grid: Grid, threads: int, others: np.float32 | None = None) -> Cost:
         cost = super().costs(shape, grid, threads, others)
-        return replace(cost, total=np.asarray(cost.total) * np.array(self.ratios, np.float32))
+        return replace(cost, total=np.asarray(cost.total) * self.scale)
 
     def totals(self, asked: Sequence[Problem]) -> Array:
-        return super().totals(asked) * np.array(self.ratios, np.float32)
-
-    def of(self, strategies: Sequence[Strategy]) -> "Corrected":
-        """The same for some of the strategies."""
-        known = dict(zip(self.strategies, self.ratios, strict=True))
-        ratios = tuple(known[s] for s in strategies)
-        return replace(self, strategies=tuple(strategies), ratios=ratios, shortlists=None)
+        return super().totals(asked) * self.scale
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,9 @@ def l1_shape(strategy: Strategy) -> tuple[int, int, int]:
     return (m, strategy.l0.n, k) if strategy.stage.dot else (m, n, k)
 
 
-def measured_ratios(library: Any, options: Options) -> tuple[float, ...]:
+def measured_ratios(library: Any, options: Options) -> dict[Strategy, float]:
     """Measured over predicted seconds of one tile of L1 of every strategy of the library, on one thread."""
-    ratios, selector = [], replace(library.manifest.selector(), shortlists=None)
+    ratios, selector = {}, replace(library.manifest.selector(), shortlists=None)
     for index, strategy in enumerate(library.strategies):
         m, n, k = l1_shape(strategy)
         operands = make_operands(Case("l1", f"l1/{m}x{n}x{k}", m, n, k), options.seed)
@@ -102,8 +101,8 @@ def measured_ratios(library: Any, options: Options) -> tuple[float, ...]:
         plan = LaunchPlan(index, strategy, Grid(1, 1), predicted)
         call = partial(library.run, plan, operands.a, operands.b, operands.out)
         call()
-        ratios.append(min(time_batch(call, 1) for _ in range(REPEATS)) / predicted)
-    return tuple(ratios)
+        ratios[strategy] = min(time_batch(call, 1) for _ in range(REPEATS)) / predicted
+    return ratios
 
 
 def finalists(default: Selector, found: Sieve) -> list[Strategy]:
@@ -136,7 +135,7 @@ def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
     fields = {name: getattr(default, name) for name in ("rates", "table", "lanes", "panel", "words")}
     wide = Corrected(tuple(candidates), **fields, ratios=measured_ratios(library, options))
     kept, shortlists = analyzer.shortlisted(wide, KINDS, {}, hardware.cores, MOST_STRATEGIES)
-    more = replace(wide.of(kept), shortlists=shortlists)
+    more = replace(wide, strategies=tuple(kept), shortlists=shortlists)
     spent = time.perf_counter() - begun + laps["measure"] + laps["analyze"] + rest
     return {
         DEFAULT: Configuration(default, sum(laps.values()), 0),
