@@ -413,13 +413,17 @@ class TestBackends:
 
 
 class TestAnalyzers:
+    @staticmethod
+    def corrected(gemm, ratios: dict[Strategy, float]) -> analyzers.Corrected:
+        default = gemm.manifest.selector()
+        names = ("strategies", "rates", "table", "lanes", "panel", "words")
+        return analyzers.Corrected(**{name: getattr(default, name) for name in names}, ratios=ratios)
+
     def test_costs_follow_what_a_tile_of_l1_took(self, gemm):
         default = gemm.manifest.selector()
         chosen = default.select(Shape(200, 300, 400), 1)
         ratios = {strategy: 5.0 if strategy == chosen.strategy else 1.0 for strategy in default.strategies}
-        names = ("strategies", "rates", "table", "lanes", "panel", "words")
-        fields = {name: getattr(default, name) for name in names}
-        corrected = analyzers.Corrected(**fields, ratios=ratios)
+        corrected = self.corrected(gemm, ratios)
         assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
         plain, scaled = (losses(at, [Shape(200, 300, 400)], 1)[0][chosen.index] for at in (default, corrected))
         assert plain < scaled <= 5.0
@@ -428,12 +432,9 @@ class TestAnalyzers:
 
     def test_what_a_tile_took_decides_which_strategies_are_kept(self, gemm):
         """The analyzer asks for all, and for those that take each kind of B."""
-        names = ("strategies", "rates", "table", "lanes", "panel", "words")
-        fields = {name: getattr(gemm.manifest.selector(), name) for name in names}
 
-        def kept(ratios: dict) -> set[Strategy]:
-            wide = analyzers.Corrected(**fields, ratios=ratios)
-            return set(shortlisted(wide, analyzers.KINDS, {}, 2, 4)[0])
+        def kept(ratios: dict[Strategy, float]) -> set[Strategy]:
+            return set(shortlisted(self.corrected(gemm, ratios), analyzers.KINDS, {}, 2, 4)[0])
 
         alike = dict.fromkeys(gemm.strategies, 1.0)
         first = kept(alike)

@@ -80,7 +80,7 @@ class Effects:
     covered: float = 0.37
     """share of the arithmetic of a panel's further tiles under which the next panel arrives: of none where nobody asks
     for it, in nests of words other than tiles (Zen 5: 200 rows by 4096 x 4096, bfloat16, 14.7 ms, which 12.7 had been
-    expected of). To ask for a share of it before each tile takes 1.02 to 1.07 times as long: too many lines at once."""
+    expected of). To ask for a share of it before each tile takes 0.99 to 1.11 times as long: too many lines at once."""
     overtaken: float = 1.0
     """Share of its time that a plain B takes longer where L2 has no room for the panel that is asked for ahead."""
     shared_stream: float = 0.4
@@ -222,8 +222,8 @@ class Effects:
     pieced_stream: float = 0.15
     """Share of its stream that such pieces take longer on other cores with large pages, where vectors are lines: two of
     a Zen 5 that read halves of the same rows get less than two that read rows of their own, however long the pieces are
-    (1 to 4 rows by 768 to 16000 columns and a k of 500 to 9000, out of L3 and memory: 0.07 to 0.4, in the median
-    0.16; 1 x 1024 x 1000 31 us so and 24 by halves of k, 4 x 4096 x 4096 1.32 ms and 1.11)."""
+    (1 to 4 rows by 256 to 16000 columns and a k of 500 to 9000, out of L3 and memory: 0.07 to 0.4, in the median
+    0.17; 1 x 1024 x 1000 31 us so and 24 by halves of k, 4 x 4096 x 4096 1.32 ms and 1.11)."""
     finish_cycles: float = 3.0
     """Cycles in which a store stage apart from the micro-kernels takes a vector of sums: it reads, converts and stores
     (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""

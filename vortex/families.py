@@ -5,7 +5,7 @@ from __future__ import annotations
 from vortex.effects import EPSILON, FLOAT, Arithmetic, Value, exposed, gathered, latency, reading
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
-from vortex.tasks import Oriented, Task, part
+from vortex.tasks import Oriented, Task, part, pieced
 
 PAGE = 4096.0
 """Bytes past whose end no prefetcher follows a row."""
@@ -232,9 +232,8 @@ def streamed_rows(
     seen = ops.where(prepacked > 0.5, sums + again + exposed(ops, stream, body), loose)
     # Pieces of rows of a plain B are no stream, however long: each begins with a wait of its own.
     if rates.streamed_broken + rates.pieced_stream > 0.0:
-        pieces = ops.where(t.columns + 0.5 <= o.n, 1.0 - prepacked, 0.0)
         broken = rates.streamed_broken + rates.streamed_broken_row * (ops.least(t.rows, s.rows) - 1.0)
-        seen = seen + pieces * (passes * k * (broken * wait) + rates.pieced_stream * stream)
+        seen = seen + pieced(ops, o, t) * (passes * k * (broken * wait) + rates.pieced_stream * stream)
     return body + steps * passes * rates.tile_enter + seen
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vortex.effects import FLOAT, Arithmetic, Value, exposed, reading
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
-from vortex.tasks import Oriented, Supply, Task
+from vortex.tasks import Oriented, Supply, Task, pieced
 
 LONG_ROW = 512.0
 """Elements of a row of A from which its pieces are far enough apart for the whole wait."""
@@ -175,7 +175,7 @@ def loading_b(
     remote = ops.name("remote", ops.most(1.0 - rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0))
     first = ops.most(ops.most(alone, size * supply.byte), size * soonest)
     if rates.pieced_stream:
-        first = first * (1.0 + ops.where(t.columns + 0.5 <= o.n, rates.pieced_stream, 0.0) * t.loose * remote)
+        first = first * (1.0 + rates.pieced_stream * pieced(ops, o, t) * remote)
     first = ops.name("first_b", first)
     second = stretch * known + rates.row_piece * torn
     # While the tiles of a panel are computed the next one arrives, if L2 has room for it.

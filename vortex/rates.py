@@ -186,7 +186,7 @@ class Rates:
     streamed_broken_row: float
     """and for each further row of A that passes with it;"""
     pieced_stream: float
-    """and how much longer all of them take together."""
+    """and how much longer all of them take together: in any family those from memory, in the streamed one all."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""

@@ -126,7 +126,7 @@ DEEP = 16
 MOST_PARTS = 1 << 22
 """and if the parts of all cores together have no more elements;"""
 FEW_ROWS, SHALLOW, FEW_CORES = 4, 16, 8
-"""or if so few rows meet a plain B at most so many times as wide as k, on up to so many cores that wait for pieces of
+"""or if so few rows meet a plain B at most so many times as wide as k, on up to so many cores that lose by pieces of
 its rows: more have more ways to cut k than are priced in a microsecond."""
 MOST_NEAR, FEW_NEAR, FEW_THREADS = 8, 5, 2
 """On several threads as many strategies are tried as are quickest on one, fewer of them on few threads. Of 917 random

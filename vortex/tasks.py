@@ -189,6 +189,11 @@ def tallest(ops: Arithmetic, rates: Rates, s: Strategies, full: Value, rest: Val
     return ops.where(full > 0.5, s.rows, ops.most(s.rows, tall))
 
 
+def pieced(ops: Arithmetic, o: Oriented, t: Task) -> Value:
+    """1 where a task has pieces of the rows of a B that is read as it lies, since it has a part of the columns."""
+    return ops.where(t.columns + 0.5 <= o.n, t.loose, 0.0)
+
+
 def supply_of(ops: Arithmetic, rates: Rates, p: Problem) -> Supply:
     a, c = FLOAT * (p.m * p.k * p.items_a), rates.out_bytes * (p.m * p.n * p.batch)
     operands = a + c + rates.bytes_b * (p.k * p.n * p.items_b)

@@ -10,7 +10,8 @@ FAR, LONG = T.int64(1 << 18), T.int64(64)
 """Elements of what a nest walks over of A, in so many steps of k, or of a C that is added to, from which on tiles ask
 for C of the next one. With A 8448x3000x2816 went from 77 to 82 GFLOP/s and 3072x1500x128 from 73 to 82 on a Zen 3, the
 second from 103 to 108 and 20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps A nothing is gained, and a Zen 3 loses
-2 to 3 %. With C, on a Zen 5: two steps of k of 1440x2400x768 by 14 x 32 from 22.0 to 20.6 ms."""
+2 to 3 %. With it, and shares of A that whole panels of row tiles ask for, 403394x64x96 took 45 to 47 ms on a Zen 3, not
+52 to 61. With C, on a Zen 5: two steps of k of 1440x2400x768 by 14 x 32 from 22.0 to 20.6 ms."""
 
 
 @T.inline

@@ -139,7 +139,8 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                 padded: T.let[T.int64] = T.truncdiv(kb + whole - 1, T.int64(whole)) * whole
                 stride: T.let[T.int64] = width * (padded + 2)  # a line for `start`, and one against colliding panels
                 begins: T.let[T.int32] = T.Select(po == 0, T.int32(1), T.int32(0)) if load_b == "none" else T.int32(1)
-                mode: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate) + T.Select(
+                begun: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
+                mode: T.let[T.int32] = begun + T.Select(
                     T.Or(zero != 0, signed_tiles), (2 + 4 * zero) * begins, T.int32(0)
                 )
                 if load_b != "none":
@@ -169,7 +170,6 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                         p0 * per_word * lda + i0 if load_a == "columns" else i0 * lda + p0 * per_word
                     )
                     kept: T.let[T.int64] = tile_k + lanes
-                    begun: T.let[T.int32] = T.Select(po > 0, T.int32(1), accumulate)
                     # Blocks of C that tiles of AMX add to are in L2.
                     adds: T.let[T.bool] = T.bool(False) if tiled else adds_far(begun, panels, m, nb)
                     # What was packed last is still there where it is all of A.

@@ -286,7 +286,7 @@ static void run_task(void *context, int64_t index) {
 /* A panel of a depthwise convolution, in elements: few enough that the rows under a filter stay in the first cache, and the filters of
  * groups beside them. */
 static int64_t channels_at_once(const vx_conv *c, const vx_block *blocks) {
-  if (blocks) return rounded(quotient_up(c->channels, quotient_up(c->channels, VX_BLOCK_WIDTH)), vx_lanes);
+  if (blocks) return even_part(c->channels, VX_BLOCK_WIDTH, vx_lanes);
   int64_t columns = vx_conv_slides(c) ? (VX_DEPTHWISE - 1) * c->stride_w + c->kernel_w : c->width;
   int64_t depth = c->channels / c->groups, seen = c->kernel_h * (columns + (depth > 1 ? depth * c->kernel_w : 0));
   int64_t room = vx_conv_near / (seen * (int64_t)sizeof(float)) / vx_lanes * vx_lanes;

@@ -67,8 +67,8 @@ static inline void vx_passes(const vx_conv *c, int64_t family, int64_t *columns,
   *rows = c->kernel_h;
   if (family != VX_DIRECT_FAMILY) return;
   int64_t taps = larger(1, vx_conv_kept / (4 * larger(1, c->channels / c->groups) * vx_panel));
-  *columns = quotient_up(c->kernel_w, quotient_up(c->kernel_w, larger(1, smaller(c->kernel_w, taps / c->kernel_h))));
-  *rows = quotient_up(c->kernel_h, quotient_up(c->kernel_h, smaller(c->kernel_h, taps)));
+  *columns = even_part(c->kernel_w, larger(1, smaller(c->kernel_w, taps / c->kernel_h)), 1);
+  *rows = even_part(c->kernel_h, smaller(c->kernel_h, taps), 1);
 }
 
 /* Asks for `pixels` that are `stride` floats apart, `floats` of each. Those of a depthwise filter that come from memory are asked for ahead, line

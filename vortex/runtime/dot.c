@@ -201,7 +201,7 @@ static int64_t piece_of(const vx_dotted *work, int64_t depth) {
   int64_t most = keeps(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
   int many = work->width >= PIECED && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
   if (many && work->columns == work->width && vx_stream_rows[work->width]) most = smaller(most, PIECE);
-  return rounded(quotient_up(depth, larger(quotient_up(depth, larger(most, 1)), 1)), LINE);
+  return even_part(depth, larger(most, 1), LINE);
 }
 
 /* The rows `row` to `end`, after which come those to `last`. */

@@ -153,7 +153,7 @@ static void turn_over(vx_call *turned, const vx_call *call) {
 
 /* Steps of k that L1 takes at a time, `most` and no more: about as many each, since under a short last one sums do not come in time. */
 static int64_t even_steps(int64_t k, int64_t most) {
-  return k > most ? smaller(rounded(quotient_up(k, quotient_up(k, most)), LINE_FLOATS), most) : larger(k, 1);
+  return k > most ? smaller(even_part(k, most, LINE_FLOATS), most) : larger(k, 1);
 }
 
 /* Field by field: a whole one, cleared and copied, takes a small call a tenth longer. */

@@ -9,6 +9,11 @@ static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
 static inline int64_t quotient_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 static inline int64_t rounded(int64_t count, int64_t step) { return quotient_up(count, step) * step; }
 
+/* The longest, in whole steps, of as few parts of `count` as none is longer than `most` in, all about as long. */
+static inline int64_t even_part(int64_t count, int64_t most, int64_t step) {
+  return rounded(quotient_up(count, larger(quotient_up(count, most), 1)), step);
+}
+
 static inline int64_t greatest_divisor(int64_t x, int64_t y) {
   while (y) {
     int64_t rest = x % y;

@@ -112,7 +112,7 @@ static int64_t band_of(const vx_outer *work, const vx_part *part, int64_t m, int
 
 /* Rows of the cache tiles that so many rows make: about as many each, since under those of a short last one B would not arrive. */
 static int64_t even_bands(int64_t rows, const vx_strategy *s) {
-  return rows > s->tile_m ? rounded(quotient_up(rows, quotient_up(rows, s->tile_m)), s->rows) : rows;
+  return rows > s->tile_m ? even_part(rows, s->tile_m, s->rows) : rows;
 }
 
 /* Rows of C that one nest walks over, all or every so many-th: their A from its first row on, as far down as the part of k begins, a B
