@@ -1,20 +1,20 @@
-"""Passes over all micro-kernels: each is timed in every one, and those count in which the core was whole."""
+"""Passes over all that is timed, until it was alone with the core in enough of them."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from vortex.hardware import HardwareSpec, Instruction
+from vortex.arithmetic import Array
 
 
-class KernelTimer(Protocol):
-    """Seconds per call of a micro-kernel, one for each repetition."""
+class Timer(Protocol):
+    """What can be timed on a device, in seconds, one for each repetition: see `device.Meter`."""
 
     quads: bool | None
     """Whether those of a single vector load four elements of A at once; None where none can."""
@@ -23,17 +23,22 @@ class KernelTimer(Protocol):
         self, layout: int, rows: int, vectors: int, depth: int, calls: int, repetitions: int
     ) -> list[float]: ...
     def multiply_add(self, repetitions: int) -> list[float]: ...
+    def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
     def hand_off(self, threads: int, repetitions: int) -> list[float]: ...
 
 
-PASSES, TRIES = 12, 3
-"""Over all micro-kernels, and repetitions of each in a pass. The least of a pass leaves out interrupts, the median of
-the passes the clock's better and worse moments: on a busy Zen 4 it tells two micro-kernels apart by 0.5 %, the least of
-all by 1.6 to 3.5 %, and then a library is made of those that were lucky."""
-REPETITIONS = 7
-"""Of each load stage."""
+PASSES, TRIES = 24, 2
+"""Over all that is timed, and repetitions of each in a pass, of which the least leaves out interrupts."""
+AROUND, AGREEING, ALIKE = 2, 5, 1.02
+"""What is timed is told in multiply-adds as fast as the best of so many before and after it: its clock is that of its
+milliseconds. Of all passes so many, the least first, leave out what shared the core with it for others, and the last of
+them counts. Between profiles of an Emerald Rapids, a quarter of whose moments are disturbed and whose clock has three
+steps, micro-kernels differ by 0.25 % so; by 1 % in the least of all passes, which met the clock's best moment or not,
+and by 3 to 8 % in their median. A library is made of those that were lucky. Passes go on until those that count are so
+much alike for MOST of what is timed."""
+MOST = 0.9
 CALL_SECONDS = 20e-6
-"""Long enough for the clock's resolution, short enough that some repetition meets no interrupt."""
+"""Of what is timed at once: enough for the clock's resolution, short enough that some repetition meets no interrupt."""
 
 
 QUADS_ROWS, QUADS_DEPTH, QUADS_CALLS, QUADS_SHARE, QUADS_TURNS = 14, 128, 200, 0.96, 5
@@ -42,53 +47,70 @@ quads if they pay, in the median of so many turns: 0.89 on a Zen 5. Where shuffl
 more than one."""
 
 
-WHOLE, WAIT_S, PAUSE_S = 0.92, 1.5, 0.03
-"""A pass has had the core to itself if its fastest micro-kernel comes so near to the spec's rate: else passes go on for
-so long, with pauses, until enough have. Where a host lets others use the core's other thread for seconds at a time, a
+WHOLE, FASTEST, WAIT_S = 0.92, 0.05, 6.0
+"""This quantile of the shares of a pass, the best first, is so near to what the spec says where the core is whole: else
+passes go on too, for so long at most. Where a host lets others use the core's other thread for seconds at a time, a
 Zen 3 gives 6 x 16 two thirds of its rate then, and 2 x 48, which has fewer instructions, four fifths: a library of such
-a moment took 2 x 48 where 6 x 16 is a quarter faster (0.93 of the best plans of 425 products)."""
+a moment took 2 x 48 where 6 x 16 is a quarter faster (0.93 of the best plans of 425 products). Multiply-adds alone do
+not tell: an Emerald Rapids had all of theirs beside 0.55 to 0.85 of micro-kernels, for two seconds of ten."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is timed, in seconds, and those that it takes by the spec; 0 where the spec does not say."""
+
+    once: Callable[[], float]
+    ideal: float = 0.0
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Seconds of a call of every micro-kernel at both depths, and the greatest share of the spec's rate of any."""
+    """All timings once."""
 
-    seconds: dict[tuple[int, int], tuple[float, float]]
-    share: float
+    taken: tuple[float, ...]
+    """Each in multiply-adds of a vector as they went beside it,"""
     multiply_add: float
-    """Seconds of one of a vector, on registers alone."""
+    """the median seconds of those, on registers alone,"""
+    share: float
+    """and of the spec's rate what the fastest had."""
 
 
-def one_pass(
-    spec: HardwareSpec, isa: Instruction, timer: KernelTimer, short: int, depths: Mapping[tuple[int, int], int]
-) -> Pass:
-    """`depths` has the second of each (rows, vectors)."""
-    seconds, share = {}, 0.0
-    for (rows, vectors), deep in depths.items():
-        ideal = isa.step_cycles(rows, vectors) / spec.clock_hz
-        low, high = (
-            min(timer.micro_kernel(0, rows, vectors, depth, max(4, int(CALL_SECONDS / (ideal * depth))), TRIES))
-            for depth in (short, deep)
-        )
-        seconds[rows, vectors] = low, high
-        share = max(share, ideal * deep / high)
-    return Pass(seconds, share, min(timer.multiply_add(TRIES)))
+def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float]) -> Pass:
+    """`multiply_add` times one of a vector, in seconds."""
+    seconds, beside = [], [multiply_add()]
+    for timing in timings:
+        seconds.append(timing.once())
+        beside.append(multiply_add())
+    best = [min(beside[max(0, at + 1 - AROUND) : at + 1 + AROUND]) for at in range(len(seconds))]
+    shares = [timing.ideal / once for timing, once in zip(timings, seconds, strict=True)]
+    taken = tuple(once / unit for once, unit in zip(seconds, best, strict=True))
+    return Pass(taken, statistics.median(best), float(np.quantile(shares, 1 - FASTEST)))
 
 
-def undisturbed(once: Callable[[], Pass], wait_s: float = WAIT_S) -> list[Pass]:
-    """As many passes as count, those that had most of the core; at least PASSES are made, then more until `wait_s`."""
-    found: list[Pass] = []
+def agreed(passes: Sequence[Pass]) -> bool:
+    """Whether what is timed was often enough alone with the core."""
+    taken = np.sort([one.taken for one in passes], axis=0)
+    alike = taken[AGREEING - 1] <= ALIKE * taken[0]
+    return bool(np.mean(alike) >= MOST) and max(one.share for one in passes) >= WHOLE
+
+
+def enough(once: Callable[[], Pass], wait_s: float = WAIT_S) -> list[Pass]:
+    """At least PASSES, and then more until those that count agree, or for `wait_s` in all."""
     end = time.perf_counter() + wait_s
-    while len(found) < PASSES or sum(one.share >= WHOLE for one in found) < PASSES:
-        if len(found) >= PASSES:
-            if time.perf_counter() > end:
-                break
-            time.sleep(PAUSE_S)
+    found = [once() for _ in range(PASSES)]
+    while not agreed(found) and time.perf_counter() < end:
         found.append(once())
-    return sorted(found, key=lambda one: -one.share)[:PASSES]
+    return found
 
 
-def quads_pay(timer: KernelTimer, shapes: Iterable[tuple[int, int]]) -> bool:
+def settled(passes: Sequence[Pass]) -> tuple[Array, Array, float]:
+    """Seconds of every timing at the median clock of the passes, their medians, and seconds of a multiply-add."""
+    multiply_add = statistics.median(one.multiply_add for one in passes)
+    seconds = multiply_add * np.sort([one.taken for one in passes], axis=0)
+    return seconds[AGREEING - 1], np.median(seconds, axis=0), multiply_add
+
+
+def quads_pay(timer: Timer, shapes: Iterable[tuple[int, int]]) -> bool:
     """Has micro-kernels of these (rows, vectors) load quads from now on if the device is quicker so, and tells it."""
     rows = max((rows for rows, vectors in shapes if vectors == 1 and rows <= QUADS_ROWS), default=0)
     if timer.quads is None or not rows:
@@ -110,7 +132,7 @@ virtual cores about: for seconds two of a Zen 5 hand a line to each other in 350
 second did not outlive that: of three compilations one still priced the start of a thread at 2.8 us, two at 0.8."""
 
 
-def handed(timer: KernelTimer, cores: int) -> float:
+def handed(timer: Timer, cores: int) -> float:
     """Seconds to hand tasks to threads that wait: a good one of many, in the round that nothing disturbed."""
     rounds = []
     for _ in range(ROUNDS):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -22,22 +20,16 @@ from vortex.dtypes import STORED_BYTES, WordFormat
 from vortex.effects import FLOAT
 from vortex.epilogue import Store
 from vortex.hardware import HardwareSpec, Instruction
-from vortex.passes import REPETITIONS, KernelTimer, handed, one_pass, quads_pay, undisturbed
+from vortex.passes import CALL_SECONDS, TRIES, Timer, Timing, enough, handed, one_pass, quads_pay, settled
 from vortex.rates import Rates
 from vortex.selector import SlopeTable
 
 RECORDINGS = Path(__file__).resolve().parent / "measurements"
 
 
-class Timer(KernelTimer, Protocol):
-    """What can be timed on a device: see `device.Meter`."""
-
-    def load_stage(self, stage: int, rows: int, width: int, stride: int, repetitions: int) -> list[float]: ...
-
-
 @dataclass(frozen=True)
 class Measurement:
-    """One L0 micro-kernel: seconds = start + slope * k, the median of the passes, and their relative spread."""
+    """One L0 micro-kernel: seconds = start + slope * k, and by how much the median of the passes is above them."""
 
     rows: int
     vectors: int
@@ -103,26 +95,34 @@ def measure(
         for at in sorted(shapes)
     }
     quads = quads_pay(timer, depths)
-    passes = undisturbed(partial(one_pass, spec, isa, timer, short, depths))
-    kernels = []
-    for (rows, vectors), depth in depths.items():
-        times = list(zip(*(one.seconds[rows, vectors] for one in passes), strict=True))
-        low, high = (statistics.median(found) for found in times)
-        slope = (high - low) / (depth - short)
-        spread = max(median / min(found) - 1 for median, found in zip((low, high), times, strict=True))
-        kernels.append(Measurement(rows, vectors, max(0.0, low - slope * short), slope, round(spread, 4)))
-    copy, transpose = (min(timer.load_stage(stage, 256, 4 * lanes, 1024 + lanes, REPETITIONS)) for stage in (0, 1))
+
+    def micro_kernel(rows: int, vectors: int, depth: int) -> Timing:
+        ideal = isa.step_cycles(rows, vectors) * depth / spec.clock_hz
+        calls = max(4, int(CALL_SECONDS / ideal))
+        return Timing(lambda: min(timer.micro_kernel(0, rows, vectors, depth, calls, TRIES)), ideal)
+
+    def load_stage(stage: int) -> Timing:
+        return Timing(lambda: min(timer.load_stage(stage, 256, 4 * lanes, 1024 + lanes, TRIES)))
+
+    timings = [micro_kernel(*at, depth) for at, deep in depths.items() for depth in (short, deep)]
+    timings += [load_stage(0), load_stage(1)]
+    passes = enough(lambda: one_pass(timings, lambda: timer.multiply_add(1)[0]))
+    seconds, medians, multiply_add = settled(passes)
+    low, high = seconds[:-2].reshape(-1, 2).T
+    slopes = (high - low) / (np.array([*depths.values()]) - short)
+    spreads = np.max((medians / seconds - 1)[:-2].reshape(-1, 2), axis=1).round(4)
+    found = zip(depths, np.maximum(low - slopes * short, 0.0), slopes, spreads, strict=True)
     return Profile(
         basis="measured",
         device=spec.name,
         date=time.strftime("%Y-%m-%d"),
         versions=(*versions, f"python {platform.python_version()}"),
-        kernels=tuple(kernels),
-        copy_s=copy,
-        transpose_s=transpose,
+        kernels=tuple(Measurement(*at, *map(float, figures)) for at, *figures in found),
+        copy_s=float(seconds[-2]),
+        transpose_s=float(seconds[-1]),
         thread_start_s=max(spec.thread_start_ns * 1e-9, handed(timer, spec.cores) if spec.cores > 1 else 0.0),
         quads=quads,
-        peak_flops_per_s=2 * lanes / statistics.median(one.multiply_add for one in passes),
+        peak_flops_per_s=2 * lanes / multiply_add,
     )
 
 
