@@ -625,6 +625,19 @@ def test_dot_products_by_many_columns_do_not_hide_memory_where_rows_begin_within
     assert lines[1] < 1.1 * lines[0]
 
 
+@pytest.mark.parametrize("columns", [1, 2, 4, 8])
+def test_columns_that_no_cache_holds_stay_in_pieces_while_rows_pass(columns):
+    spec = load_spec("epyc-zen5")
+    one = selector(spec, [s for s in found(spec).strategies if s.stage.dot])
+    one = replace(one, rates=replace(one.rates, l3_bytes=1e3))
+
+    def each(k: int) -> float:
+        """Seconds for an element of A, from memory."""
+        return float(np.asarray(one.costs(Shape(512, columns, k), ONE_TASK, 1).total)[0]) / (512 * k)
+
+    assert each(4_000_000) < 1.02 * each(40_000)
+
+
 def test_small_pages_take_rows_that_start_in_one_set_of_l1_in_shorter_steps():
     one = small_pages("epyc-zen5")
     depth, line = int(one.rates.crowded_rows), int(one.rates.l1_span) // 4

@@ -24,6 +24,7 @@ from conftest import CORES, compiled, dots
 
 import vortex
 from vortex import DtypeError, OperandError, launcher
+from vortex.families import DOT_KEPT
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros, zeros_for_constants
 from vortex.operators import Gemm
@@ -149,6 +150,30 @@ def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> No
             whole = replace(plan, grid=Grid(1, 1, plan.grid.k))
             gemm.run(whole, a[rows], inner, few[rows, columns], transpose_b=over_b)
         assert np.array_equal(out, few), (m, n, k, plan)
+
+
+@pytest.mark.parametrize("short", [1, 2])
+@pytest.mark.parametrize("over_b", [False, True])
+def test_columns_of_which_l2_keeps_a_piece(gemm: GemmKernel, short: int, over_b: bool) -> None:
+    """Right, and elements are the same bits in any task and as of fewer rows."""
+    k, long = round(2.7 * gemm.manifest.rates.l2_bytes / DOT_KEPT / 4), 23  # more than a piece in either half of k
+    m, n = (short, long) if over_b else (long, short)
+    a, b = (np.resize(reals(997, 1001), (rows, k)) for rows in (m, n))
+    exact, found = a.astype(np.float64) @ b.astype(np.float64).T, []
+    plans = gemm.plans(m, n, k, threads=2, transpose_b=True)
+    for plan in (p for p in plans if not p.regions and p.strategy.stage.dot):
+        found.append(gemm.run(plan, a, b, np.full((m, n), np.nan, np.float32), transpose_b=True))
+    assert len(found) > 1 and np.allclose(found[0], exact, rtol=1e-4, atol=0.05)
+    assert all(np.array_equal(found[0], other) for other in found)
+    rows, columns = (m, 5) if over_b else (5, n)
+    few = gemm.run(
+        replace(plan, grid=Grid(1, 1, plan.grid.k)),
+        a[:rows],
+        b[:columns],
+        np.empty((rows, columns), np.float32),
+        transpose_b=True,
+    )
+    assert np.array_equal(found[0][:rows, :columns], few)
 
 
 @pytest.mark.parametrize("short", [6, 8, 10, 11, 24, 32])

@@ -18,6 +18,12 @@ DOT_SHARE = 0.9
 """Of L1, what a tile of columns of the dot family takes of it: the rest is for the rows that pass."""
 DOT_PASSES = 16.0
 """Rows for each column from which on columns that lie badly in L1 are laid anew."""
+DOT_PIECED, DOT_PIECED_MOST = 3.0, 8.0
+"""Columns of a single tile from which on, and up to which, k is taken a page at a time, so that L1 keeps what all rows
+need of them;"""
+DOT_KEPT = 3.0
+"""of fewer, one part of so many of L2 stays there (Emerald Rapids, a k of 500000: 512 rows by a column 72 and 60 ms, by
+two 93 and 55, the second what memory gives)."""
 TURNING = 0.75
 """Of transposing square blocks, what is left where only a few of their rows are stored."""
 HELD_STEPS = 4.0
@@ -103,8 +109,11 @@ def dot_products(
     steps = ops.ceil(k / rates.lanes - EPSILON) * body
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
     # What streams past few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
-    in_l1 = ops.where(pieced > 0.5, kept / pieces, 2.0 * kept)
-    again = tiles * reading(ops, rates, in_l1, kept, kept * rates.l2_byte, kept * source)
+    page = ops.where(columns > DOT_PIECED_MOST + 0.5, kept, PAGE * columns)
+    piece = ops.where(columns > DOT_PIECED - 0.5, page, (1.0 / DOT_KEPT) * rates.l2_bytes)
+    staying = ops.name("dot_staying", ops.where(abreast > 1.5, kept, ops.least(kept, piece)))
+    in_l1 = ops.where(pieced > 0.5, kept / pieces, ops.where(kept > staying, staying, 2.0 * kept))
+    again = tiles * reading(ops, rates, in_l1, staying, kept * rates.l2_byte, kept * source)
     passing = FLOAT * share * k
     load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
     side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)

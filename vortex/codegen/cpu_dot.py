@@ -20,7 +20,7 @@ from vortex.candidates import DOT_ROWS, Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.families import DOT_PASSES, DOT_SHARE
+from vortex.families import DOT_KEPT, DOT_PASSES, DOT_SHARE
 from vortex.rates import Rates
 
 STEP_SYMBOL = "vortex_dot_step"
@@ -227,7 +227,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
         f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
-        f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f};",
+        f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
         f"const int64_t vx_dot_passes = {DOT_PASSES:.0f};",
     ]
 

@@ -20,11 +20,10 @@
  * are streams of their own. */
 #define SPAN 1280
 #define HALF_PAGE 2048
-/* Share of L2, one in so many, for the long side that stays from one tile of columns to the next: as much arrives meanwhile. */
-#define KEPT 3
 /* Share of the outermost cache, one in so many, from within which rows come in time without being asked for. */
 #define NEAR_SHARE 2
-/* Columns of a single tile from which on k is taken in pieces, a page of each row, where L1 would lose them to what passes. */
+/* Columns of a single tile from which on k is taken in pieces, a page of each row, where L1 would lose them to what passes; of fewer pieces
+ * stay in L2. As the cost has it (families.py). */
 #define PIECED 3
 #define PIECE (4096 / VX_ITEM)
 /* Columns beside which rows that straddle lines, two loads a vector, leave load ports no slot for asking. */
@@ -167,11 +166,12 @@ static const vx_dot *tiles_of(const vx_dotted *work, int64_t columns) {
   return work->near ? vx_near_tiles[columns] : work->ahead ? vx_stream_tiles[columns] : vx_dot_tiles[columns];
 }
 
-/* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a piece of k the same one of a row
+/* Tiles of rows as far apart as `rows` of them have room for; how many they leave. Of a short piece of k the same one of a row
  * to come is asked for: as many rows on as fit whole into what is asked ahead of other rows, and one at least. */
 static int64_t run_streams(const vx_dotted *work, const vx_part *part, const void *x, const void *y, int64_t rows, sums to) {
   int64_t height = tallest(work, work->width), tiles = rows / height;
-  int64_t ahead = part->depth < work->call->k ? larger(work->ahead / larger(part->depth, 1), 1) * work->ldx : work->ahead;
+  int is_short = part->depth < work->call->k && part->depth <= PIECE;
+  int64_t ahead = is_short ? larger(work->ahead / larger(part->depth, 1), 1) * work->ldx : work->ahead;
   vx_dot tile = tiles_of(work, work->width)[height];
   for (int64_t i = 0; i < tiles; i++)
     tile(element(x, i * work->ldx), y, to.c + i * to.row_stride, part->depth, tiles * work->ldx, work->ldy, tiles * to.row_stride,
@@ -201,14 +201,15 @@ static int64_t piece_of(const vx_dotted *work, int64_t depth) {
   int64_t most = keeps(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
   int many = work->width >= PIECED && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
   if (many && work->columns == work->width && vx_stream_rows[work->width]) most = smaller(most, PIECE);
+  if (work->width < PIECED) most = smaller(most, vx_dot_kept / VX_ITEM / work->width);
   return even_part(depth, larger(most, 1), LINE);
 }
 
 /* The rows `row` to `end`, after which come those to `last`. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
   int64_t width = work->width, most = tallest(work, width), tiles = quotient_up(work->columns, width);
-  int64_t depth = piece_of(work, part->depth), again = !work->ahead && (tiles > 1 || depth < part->depth);
-  int64_t kept = vx_dot_cached / KEPT / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
+  int64_t depth = piece_of(work, part->depth), again = !work->ahead && (tiles > 1 || (depth < part->depth && width >= PIECED));
+  int64_t kept = vx_dot_kept / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
     int64_t stop = smaller(row + chunk, end), next_chunk = stop < last ? (stop - row) * work->ldx : 0, done = 0;
