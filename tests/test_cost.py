@@ -493,6 +493,8 @@ def test_parts_of_rows_of_a_plain_b_are_no_streams_where_pages_are_small():
 
     assert streamed and not any(waits(ONE_TASK)) and not any(waits(Grid(2, 1)))
     assert min(waits(Grid(1, 2))) > 4096 * one.rates.l3_latency
+    two = replace(one, rates=replace(one.rates, cores=2.0))
+    assert two.family(Shape(1, 4096, 4096)).splits == 2
 
 
 def test_halves_of_rows_of_a_plain_b_cost_a_roomy_core_more_with_each_row_of_a():

@@ -229,9 +229,8 @@ class Rates:
 
     @property
     def pieced(self) -> bool:
-        """Whether it is looked at if k should be cut for few rows by a plain B, whose rows are whole then. Where pages
-        are small that was not tried."""
-        return not self.reach and self.streamed_broken + self.pieced_stream > 0.0
+        """Whether it is looked at if k should be cut for few rows by a plain B, whose rows are whole then."""
+        return self.streamed_broken + self.pieced_stream > 0.0
 
     @property
     def in_words(self) -> bool:
