@@ -118,11 +118,14 @@ class Effects:
     """Share of the latency that is seen where a panel begins a row of a plain B, if pages are small and few rows on
     each: by 55 products of 29 to 435 rows of a Granite Rapids, ten plans each. Panels of 32 columns take 4 to 10 %
     longer than those of 48 to 80."""
-    line_again: float = 1.5
+    line_again: float = 0.75
     """How many times what a line takes from L2 is seen for each line of A that a row tile reads from there, where pages
     are small: for all, not the first few alone, and where row tiles are outermost for as long as a panel of B passes in
     between. Granite Rapids, 512 steps of k out of L2: tiles of 30 x 16 go at 0.79 of their rate out of L1, of 14 x 32
-    at 0.87, of 9 x 48 and 5 x 80, which have fewer rows for as many multiply-adds, at 0.92."""
+    at 0.87, of 9 x 48 and 5 x 80, which have fewer rows for as many multiply-adds, at 0.92. Emerald Rapids, 110
+    products of transformers by a transposed or packed B: the choice is 0.970 of the best at 1.5, which has packed ones
+    made by outermost row tiles or by a packed A, 0.984 at 1, 0.993 here and 0.986 at 0.5; that of the Granite Rapids is
+    the same at all four."""
     sent_back: float = 0.4
     """What lines of C take to go back, over what they took to come: they go while others come (Zen 5: one core reads
     128 MB at 47 GB/s and writes them, brought and sent back, at 40, two at 56 and 40);"""
