@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -175,3 +176,10 @@ def test_a_micro_kernel_is_compared_with_multiply_adds_at_its_own_clock() -> Non
     units = [kernel.slope_s / kernel.rows * profile.peak_flops_per_s for kernel in profile.kernels]
     # One in a pass meets a clock that changes between it and what is beside it.
     assert np.quantile(np.abs(np.array(units) / (1e-10 * 32 / 1.5e-10) - 1), 0.95) < 1e-6
+
+
+def test_single_rows_are_not_waited_for_though_they_never_reach_the_spec() -> None:
+    """Where a library has no others, as for products of one row."""
+    begin = time.perf_counter()
+    profile = acquire(load_spec("xeon-8480"), [(1, 16), (1, 24)], 16, SteadyTimer(), ("tvm 0",))
+    assert profile.basis == "measured" and time.perf_counter() - begin < 2.0

@@ -48,11 +48,11 @@ more than one."""
 
 
 WHOLE, FASTEST, WAIT_S = 0.92, 0.05, 6.0
-"""This quantile of the shares of a pass, the best first, is so near to what the spec says where the core is whole: else
-passes go on too, for so long at most. Where a host lets others use the core's other thread for seconds at a time, a
-Zen 3 gives 6 x 16 two thirds of its rate then, and 2 x 48, which has fewer instructions, four fifths: a library of such
-a moment took 2 x 48 where 6 x 16 is a quarter faster (0.93 of the best plans of 425 products). Multiply-adds alone do
-not tell: an Emerald Rapids had all of theirs beside 0.55 to 0.85 of micro-kernels, for two seconds of ten."""
+"""This quantile of a pass, the fastest first, comes so near to the spec's rate where the core is whole: else passes go
+on too, for so many seconds at most. Where a host lets others use the core's other thread for seconds at a time, a Zen 3
+gives 6 x 16 two thirds of its rate then, and 2 x 48, which has fewer instructions, four fifths: a library of such a
+moment took 2 x 48 where 6 x 16 is a quarter faster (0.93 of the best plans of 425 products). Multiply-adds alone do not
+tell: an Emerald Rapids had all of theirs beside 0.55 to 0.85 of micro-kernels, for two seconds of ten."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Pass:
     multiply_add: float
     """the median seconds of those, on registers alone,"""
     share: float
-    """and of the spec's rate what the fastest had."""
+    """and of the spec's rate what the fastest had; 1 where the spec says nothing of any."""
 
 
 def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float]) -> Pass:
@@ -82,9 +82,10 @@ def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float]) -> Pa
         seconds.append(timing.once())
         beside.append(multiply_add())
     best = [min(beside[max(0, at + 1 - AROUND) : at + 1 + AROUND]) for at in range(len(seconds))]
-    shares = [timing.ideal / once for timing, once in zip(timings, seconds, strict=True)]
+    shares = [timing.ideal / once for timing, once in zip(timings, seconds, strict=True) if timing.ideal]
+    share = np.quantile(shares, 1 - FASTEST, method="higher") if shares else 1.0
     taken = tuple(once / unit for once, unit in zip(seconds, best, strict=True))
-    return Pass(taken, statistics.median(best), float(np.quantile(shares, 1 - FASTEST)))
+    return Pass(taken, statistics.median(best), float(share))
 
 
 def agreed(passes: Sequence[Pass]) -> bool:

@@ -20,7 +20,7 @@ from vortex.candidates import DOT_ROWS, Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.families import DOT_KEPT, DOT_PASSES, DOT_SHARE
+from vortex.families import DOT_KEPT, DOT_PASSES, DOT_PIECED_MOST, DOT_SHARE
 from vortex.rates import Rates
 
 STEP_SYMBOL = "vortex_dot_step"
@@ -44,7 +44,7 @@ NEAR_ROWS, NEAR_COLUMNS = 6, 2
 the loads need (Zen 4, a column: 768 x 2304 86 GB/s, asked for 76; 128 x 1024 out of L2 106 and 82; 7261 x 432 72, two
 rows at a time and asked for 62). More columns wait for their multiply-adds. Eight rows a page apart crowd a set of L1.
 """
-PAIR, PAIRED = 2, 8
+PAIR, PAIRED = 2, int(DOT_PIECED_MOST)
 """Of tiles whose rows are long streams, each asked for into the first cache: memory gives a core of a Zen 5 40 to 50
 GB/s so, and 25 to 35 where taller tiles have rows that follow each other.
 """
