@@ -33,9 +33,9 @@ AROUND, AGREEING, ALIKE = 2, 5, 1.02
 """What is timed is told in multiply-adds as fast as the best of so many before and after it: its clock is that of its
 milliseconds. Of all passes so many, the least first, leave out what shared the core with it for others, and the last of
 them counts. Between profiles of an Emerald Rapids, a quarter of whose moments are disturbed and whose clock has three
-steps, micro-kernels differ by 0.25 % so; by 1 % in the least of all passes, which met the clock's best moment or not,
-and by 3 to 8 % in their median. A library is made of those that were lucky. Passes go on until those that count are so
-much alike for MOST of what is timed."""
+steps, micro-kernels differ by 0.25 % so; by 1 to 2 % in the least of all passes, which met the clock's best moment or
+not, and by 4 to 8 % in the median of twelve. A library is made of those that were lucky. Passes go on until those that
+count are so much alike for MOST of what is timed."""
 MOST = 0.9
 CALL_SECONDS = 20e-6
 """Of what is timed at once: enough for the clock's resolution, short enough that some repetition meets no interrupt."""
