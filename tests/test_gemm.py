@@ -159,20 +159,15 @@ def test_columns_of_which_l2_keeps_a_piece(gemm: GemmKernel, short: int, over_b:
     k, long = round(2.7 * gemm.manifest.rates.l2_bytes / DOT_KEPT / 4), 23  # more than a piece in either half of k
     m, n = (short, long) if over_b else (long, short)
     a, b = (np.resize(reals(997, 1001), (rows, k)) for rows in (m, n))
-    exact, found = a.astype(np.float64) @ b.astype(np.float64).T, []
-    plans = gemm.plans(m, n, k, threads=2, transpose_b=True)
-    for plan in (p for p in plans if not p.regions and p.strategy.stage.dot):
-        found.append(gemm.run(plan, a, b, np.full((m, n), np.nan, np.float32), transpose_b=True))
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    every = gemm.plans(m, n, k, threads=2, transpose_b=True)
+    plans = [plan for plan in every if not plan.regions and plan.strategy.stage.dot]
+    found = [gemm.run(plan, a, b, np.full((m, n), np.nan, np.float32), transpose_b=True) for plan in plans]
     assert len(found) > 1 and np.allclose(found[0], exact, rtol=1e-4, atol=0.05)
     assert all(np.array_equal(found[0], other) for other in found)
     rows, columns = (m, 5) if over_b else (5, n)
-    few = gemm.run(
-        replace(plan, grid=Grid(1, 1, plan.grid.k)),
-        a[:rows],
-        b[:columns],
-        np.empty((rows, columns), np.float32),
-        transpose_b=True,
-    )
+    alone, out = replace(plans[0], grid=Grid(1, 1, plans[0].grid.k)), np.full((rows, columns), np.nan, np.float32)
+    few = gemm.run(alone, a[:rows], b[:columns], out, transpose_b=True)
     assert np.array_equal(found[0][:rows, :columns], few)
 
 

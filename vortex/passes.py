@@ -52,7 +52,7 @@ WHOLE, FASTEST, WAIT_S = 0.92, 0.05, 6.0
 on too, for so many seconds at most. Where a host lets others use the core's other thread for seconds at a time, a Zen 3
 gives 6 x 16 two thirds of its rate then, and 2 x 48, which has fewer instructions, four fifths: a library of such a
 moment took 2 x 48 where 6 x 16 is a quarter faster (0.93 of the best plans of 425 products). Multiply-adds alone do not
-tell: an Emerald Rapids had all of theirs beside 0.55 to 0.85 of micro-kernels, for two seconds of ten."""
+tell: an Emerald Rapids had 0.97 of theirs beside 0.55 to 0.85 of tall micro-kernels, for a whole profile."""
 
 
 @dataclass(frozen=True)
