@@ -300,9 +300,18 @@ class TestSearched:
         assert [again.once.choose(*s) for s in found.shapes] == [found.once.choose(*s) for s in found.shapes]
         assert again.told() == found.told()
 
+    def test_a_budget_is_enough_for_the_shapes_that_are_judged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[list[Case]] = []
+        monkeypatch.setattr(searching, "confirmed", lambda bench, judged, *trees: asked.append(list(judged)) or 0.0)
+        bench, given, outside = FakeBench(made_up_seconds), [case(m) for m in (129, 253)], [case(m) for m in (4, 8)]
+        searching.searched(bench, given, 64)
+        searching.searched(bench, given, 64, outside)  # not what was kept of the samples
+        assert asked == [given, outside]
+
     def test_equal_votes_gain_nothing(self) -> None:
-        votes = [SPACE.kernels[0]] * 3
-        assert searching.confirmed(FakeBench(made_up_seconds), [case(m) for m in (1, 2, 3)], votes, votes) == 0.0
+        given = [case(m) for m in (1, 2, 3)]
+        tree = train([(each.m, each.n, each.k) for each in given], [SPACE.kernels[0]] * 3)
+        assert searching.confirmed(FakeBench(made_up_seconds), given, tree, tree) == 0.0
 
 
 def tuned(kernel: MicroKernel, rate: float) -> Tuned:

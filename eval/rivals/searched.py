@@ -1,6 +1,8 @@
 """A search of DietCode's kind with a budget that is enough: doubled until the doubling gains less than one per cent.
 
-What the doubling gains is measured: the micro-kernels that either dispatcher gives the samples are run by turns.
+What the doubling gains is measured: the micro-kernels that either dispatcher gives some shapes are run by turns. They
+are the samples, or those that the result is about, where those are others: beyond its samples a search may still gain
+where it has nothing left to gain among them.
 """
 
 from collections.abc import Sequence
@@ -9,9 +11,9 @@ from typing import Any
 
 from eval.rivals.budget import MOST_DOUBLINGS, MOST_SECONDS, until_enough
 from eval.rivals.dietcode import Search, program_of
-from eval.rivals.dispatch import Tree, train
+from eval.rivals.dispatch import Shape, Tree, train
 from eval.rivals.meter import Call
-from eval.rivals.setting import Bench, even_sample
+from eval.rivals.setting import Bench
 from eval.rivals.space import MicroKernel, read_kernel, written
 from eval.suites import Case
 
@@ -46,14 +48,19 @@ class Searched:
         }
 
 
-def searched(bench: Bench, samples: Sequence[Case], trials: int) -> Searched:
-    """The search with at least `trials`; from what was kept where it ran before."""
-    shapes = [(case.m, case.n, case.k) for case in samples]
+def searched(bench: Bench, samples: Sequence[Case], trials: int, judged: Sequence[Case] = ()) -> Searched:
+    """The search with at least `trials`, enough for the shapes `judged`, or for the samples where none are given; from
+    what was kept where it ran before."""
+    shapes, tried = shapes_of(samples), shapes_of(judged or samples)
     asked = f"search {trials}, doubled {MOST_DOUBLINGS} times in {MOST_SECONDS} s, {shapes} {samples[0].layout}"
-    kept = bench.recall(asked, lambda: _found(bench, samples, trials))
+    kept = bench.recall(f"{asked}, by {tried}", lambda: _found(bench, samples, trials, judged or samples))
     once, twice = (train(shapes, [read_kernel(vote) for vote in kept[name]]) for name in ("once", "twice"))
     about = {name: kept[name] for name in ("trials", "seconds", "slope", "space", "bounded")}
     return Searched(once, twice, shapes=tuple(shapes), **about)
+
+
+def shapes_of(cases: Sequence[Case]) -> list[Shape]:
+    return [(case.m, case.n, case.k) for case in cases]
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class _Outcome:
     slope: float
 
 
-def _found(bench: Bench, samples: Sequence[Case], trials: int) -> dict[str, Any]:
-    setting = bench.setting
+def _found(bench: Bench, samples: Sequence[Case], trials: int, judged: Sequence[Case]) -> dict[str, Any]:
+    setting, shapes = bench.setting, shapes_of(samples)
     search = Search(bench.space(samples[0]), samples, bench.meter(trials), setting.threads, setting.seed)
 
     def outcome(budget: int) -> _Outcome:
@@ -74,7 +81,7 @@ def _found(bench: Bench, samples: Sequence[Case], trials: int) -> dict[str, Any]
 
     found = until_enough(
         outcome,
-        lambda once, twice: confirmed(bench, samples, once.votes, twice.votes),
+        lambda once, twice: confirmed(bench, judged, train(shapes, once.votes), train(shapes, twice.votes)),
         lambda one: one.seconds,
         trials,
     )
@@ -83,13 +90,12 @@ def _found(bench: Bench, samples: Sequence[Case], trials: int) -> dict[str, Any]
     return votes | told | {"space": len(search.space.kernels)}
 
 
-def confirmed(
-    bench: Bench, samples: Sequence[Case], once: Sequence[MicroKernel], twice: Sequence[MicroKernel]
-) -> float:
-    """What the second votes gain over the first ones on some of the samples."""
+def confirmed(bench: Bench, judged: Sequence[Case], once: Tree, twice: Tree) -> float:
+    """What the second dispatcher gains over the first one."""
 
-    def pair(case: Case, first: MicroKernel, second: MicroKernel) -> dict[str, Call]:
+    def pair(case: Case) -> dict[str, Call]:
+        first, second = (tree.choose(case.m, case.n, case.k) for tree in (once, twice))
         votes = {"once": first, "twice": second} if first != second else {}
         return {name: bench.runner.program(program_of(vote, case), case) for name, vote in votes.items()}
 
-    return bench.gained(pair(*each) for each in even_sample(list(zip(samples, once, twice, strict=True))))
+    return bench.gained(map(pair, judged))
