@@ -84,8 +84,9 @@ def test_a_kernel_that_keeps_b_loads_no_sum_again(tmp_path: Path) -> None:
     from vortex.codegen.cpu_objects import keeping_tiles
     from vortex.codegen.cpu_rows import compile_tiles
 
-    tiles, path = keeping_tiles(found(SPEC).strategies, LANES), tmp_path / "keep.o"
-    assert len(tiles) > 20 and not keeping_tiles(found(NARROW).strategies, 8)
+    tiles, path = keeping_tiles(found(SPEC).strategies, LANES, True), tmp_path / "keep.o"
+    assert len(tiles) > 20 and not keeping_tiles(found(NARROW).strategies, 8, True)
+    assert not keeping_tiles(found(SPEC).strategies, LANES, False)
     compile_tiles([micro_kernel(tile, LANES) for tile in tiles], max(t.rows for t in tiles), LANES, SPEC.llvm_cpu, path)
     bodies = re.findall(r"<vortex_l0_row_keep_\w+>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
     assert len(bodies) == len(tiles)

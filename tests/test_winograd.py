@@ -67,7 +67,7 @@ class Executor:
     """runtime/winograd.c on the transforms and the few micro-kernels that it needs."""
 
     def __init__(self, folder: Path) -> None:
-        from vortex.codegen.cpu_kernels import RegisterTile, dispatch, micro_kernel
+        from vortex.codegen.cpu_kernels import RegisterTile, dispatch_table, micro_kernel
         from vortex.codegen.cpu_load import PAST_IR, copy_kernel, transpose_kernel
         from vortex.codegen.cpu_steps import quad_ir, settle_ir
         from vortex.codegen.cpu_tile import stream_ir
@@ -79,7 +79,7 @@ class Executor:
         tiles = [RegisterTile(*tile, "row") for tile in sorted(tiles_called(registers))]
         kernels = [micro_kernel(tile, LANES) for tile in tiles]
         loads = [copy_kernel(LANES), transpose_kernel(LANES)]
-        parts = [*kernels, dispatch(tiles), *loads, *winograd_kernels(TILES, LANES)]
+        parts = [*kernels, *loads, *winograd_kernels(TILES, LANES)]
         text = stream_ir(LANES) + settle_ir(LANES) + quad_ir(LANES) + PAST_IR
         compile_object(parts, cpu_target(CPU), folder / "kernels.o", llvm_ir=text)
         function = winograd_costs(MODEL.rates, MODEL.table, LANES, CPU)
@@ -94,7 +94,7 @@ class Executor:
             f"const float vx_slopes[] = {{{slopes}}};",
             "",
         ]
-        (folder / "table.c").write_text("\n".join([*winograd_table(LANES, registers), *lines]))
+        (folder / "table.c").write_text("\n".join([*winograd_table(LANES, registers), *dispatch_table(tiles), *lines]))
         names = ("winograd.c", "winograd_select.c", "threads.c", "scratch.c")
         sources = [folder / "table.c", *(RUNTIME / name for name in names)]
         objects = [folder / "kernels.o", folder / "costs.o"]

@@ -95,7 +95,7 @@ def compile(
         clock.lap("emit")
         progress("measuring micro-kernels", 0.35)
         empirical = measurable and rkernel.levels[0].empirical
-        timer = Meter(kernels, lanes, folder, words) if empirical else None
+        timer = Meter(kernels, shapes, lanes, folder, words) if empirical else None
         used = tuple(f"{name} {found}" for name, found in versions.items())
         profile = acquire(hardware, shapes, lanes, timer, used, operator.dtype, words)
         clock.lap("measure")

@@ -19,9 +19,17 @@ from vortex.errors import DeviceError
 class Meter:
     """Emitted micro-kernels and load stages, linked with the measuring loops; times are seconds of single calls."""
 
-    def __init__(self, objects: Sequence[Path], lanes: int, folder: Path, words: WordFormat | None = None) -> None:
+    def __init__(
+        self,
+        objects: Sequence[Path],
+        shapes: Sequence[tuple[int, int]],
+        lanes: int,
+        folder: Path,
+        words: WordFormat | None = None,
+    ) -> None:
+        """`shapes`: rows and vectors of the micro-kernels."""
         table, path = folder / "measuring_table.c", folder / "meter.so"
-        table.write_text(word_measuring_table(words, lanes) if words else measuring_table(lanes))
+        table.write_text(word_measuring_table(words, lanes) if words else measuring_table(shapes, lanes))
         if words and words.tiles:
             request_tiles()
         link(path, objects, [table, RUNTIME / "measure.c", RUNTIME / "threads.c"])

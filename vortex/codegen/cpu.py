@@ -14,10 +14,10 @@ from vortex.arithmetic import Array
 from vortex.codegen.cpu_dot import dot_table
 from vortex.codegen.cpu_finish import EXTRAS, finish_table
 from vortex.codegen.cpu_held import held_table
-from vortex.codegen.cpu_kernels import LAYOUTS, dispatch_symbol
+from vortex.codegen.cpu_kernels import LAYOUTS, dispatch_symbol, dispatch_table
 from vortex.codegen.cpu_load import COPY_SYMBOL, TRANSPOSE_SYMBOL
 from vortex.codegen.cpu_nest import LoadStage
-from vortex.codegen.cpu_objects import STAGES, Parts, load_stages
+from vortex.codegen.cpu_objects import STAGES, Parts, keeping_tiles, load_stages, tiles_of
 from vortex.codegen.cpu_store import store_symbols
 from vortex.codegen.cpu_streamed import streamed_table
 from vortex.codegen.cpu_tile import QUADS
@@ -45,17 +45,19 @@ WORD_SOURCES = (
 WEIGHT_SOURCES = (*WORD_SOURCES, "weights.c")
 
 
-def measuring_table(lanes: int) -> str:
-    """C source that hands the emitted functions to `runtime/measure.c`, which times A by rows."""
+def measuring_table(shapes: Sequence[tuple[int, int]], lanes: int) -> str:
+    """C source that hands the emitted functions to `runtime/measure.c`, which times A by rows, by micro-kernels of
+    these (rows, vectors)."""
     timed = dispatch_symbol(LAYOUTS[0])
     return "\n".join(
         [
             "#include <stdint.h>",
-            f"extern int32_t {timed}(), {COPY_SYMBOL}(), {TRANSPOSE_SYMBOL}();",
+            *dispatch_table(tiles_of(LAYOUTS[0], shapes)),
+            f"extern int32_t {COPY_SYMBOL}(), {TRANSPOSE_SYMBOL}();",
             "typedef int32_t (*any)();",
             "static int32_t compute(int32_t rows, int32_t vectors, const void *a, const void *b, void *c,",
             "    int64_t depth, int64_t lda, int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate) {",
-            f"  return {timed}(rows, vectors, a, b, c, depth, lda, ldb, ldc, last, accumulate, b, depth, ldb, 0);",
+            f"  return {timed}(a, b, c, depth, lda, ldb, ldc, last, accumulate, b, depth, ldb, 0, rows, vectors);",
             "}",
             f"static any const layouts[] = {{(any)compute}}, loads[] = {{{COPY_SYMBOL}, {TRANSPOSE_SYMBOL}}};",
             "any const *vx_l0_layouts(void) { return layouts; }",
@@ -150,7 +152,10 @@ LIMITS = (
 def float_table(parts: Parts, selector: Selector) -> list[str]:
     """C source of the kernels and nests of float32 operands."""
     nests = nest_table(load_stages(selector.strategies, parts.layouts))
-    return [*streamed_table(parts.streamed), *finish_table(parts.finishing), *nests]
+    keeping = keeping_tiles(selector.strategies, selector.lanes, bool(selector.rates.panel_room))
+    every = [*(tiles_of(layout, parts.shapes) for layout in parts.layouts), keeping]
+    tables = [line for tiles in every if tiles for line in dispatch_table(tiles)]
+    return [*tables, *streamed_table(parts.streamed), *finish_table(parts.finishing), *nests]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

@@ -124,9 +124,9 @@ def nest(
         if through_memory(finish):
             tile = T.meta_var((of_a, of_b, of_c, kb, step, apart, ldc, last, how, coming, every, beyond, kept))
             if keeping:
-                T.evaluate(T.call_extern("int32", compute_keeping, *size, *tile))
+                T.evaluate(T.call_extern("int32", compute_keeping, *tile, *size))
             else:
-                T.evaluate(T.call_extern("int32", compute, *size, *tile))
+                T.evaluate(T.call_extern("int32", compute, *tile, *size))
             if stores:  # noqa: SIM102
                 if finish != 0:
                     T.evaluate(T.call_extern("int32", STORE_SYMBOL, store, of_c, ldc, row, column, height, wide))
@@ -163,6 +163,13 @@ def nest(
         SA = T.match_buffer(scratch_a, (tile_m * tile_k,), "float32", align=4)
         SB = T.match_buffer(scratch_b, ((tile_k + 1) * tile_n,), "float32", align=4)
         width: T.let[T.int64] = vectors * lanes
+        next_panel: T.let[T.int64] = place_of_b(width, T.int64(0), panel, panel_stride, ldb)
+        asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
+        quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
+        shares: T.let[T.bool] = T.bitwise_and(how, SHARES) != 0
+        trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
+        # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
+        asks_for_own: T.let[T.bool] = T.Or(panel == ldb, T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0))
         for jo in T.serial(T.truncdiv(end - first + tile_n - 1, tile_n)):
             j0: T.let[T.int64] = first + jo * tile_n
             nb: T.let[T.int64] = T.min(tile_n, end - j0)
@@ -177,6 +184,18 @@ def nest(
                 # Of a packed panel, no wider than its columns: what is between its rows would take up sets of L1.
                 row: T.let[T.int64] = T.min(width, T.truncdiv(nb + lanes - 1, lanes) * lanes)
                 stride: T.let[T.int64] = row * (kb + 1)  # one row more: panels do not start in the same cache sets
+                apart: T.let[T.int64] = row if pack_b else ldb
+                first_panel: T.let[T.int64] = place_of_b(j0, p0, panel, panel_stride, ldb)
+                beside: T.let[T.int64] = place_of_b(j0 + nb, p0, panel, panel_stride, ldb)
+                # Panels that L2 keeps are not asked for: what comes next are the rows of A, if dense. Short ones end
+                # before the hardware has seen a stream: any first panel asks for those, and for all beside a B that
+                # stays.
+                stays: T.let[T.bool] = T.Or(T.bool(pack_b), T.And(kb * nb <= STAYS, m > nb))
+                kept: T.let[T.bool] = T.Or(panels == 1, stays) if rows_first else panels == 1
+                # A last panel that is narrower would ask for less at a time, and so asks for nothing.
+                asking: T.let[T.int64] = T.Select(kept, T.max(whole, T.int64(1)), T.int64(1))
+                # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
+                asked_apart: T.let[T.int64] = gapless(row, apart)
                 if pack_b:  # noqa: SIM102
                     if T.bitwise_and(how, FILLED) == 0:
                         if stage.pack_b == "copy":
@@ -215,6 +234,14 @@ def nest(
                     # After the last panel comes the next step of k, or the first panel of what is beside this block.
                     leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
                     down_k: T.let[T.int64] = T.Select(p0 + kb < k, kb, T.Select(leaves, -p0, T.int64(0)))
+                    after_last: T.let[T.int64] = T.Select(leaves, beside, first_panel) + down_k * ldb
+                    # A single tile waits for rows of B that lie apart, others find them.
+                    found: T.let[T.bool] = T.Or(apart <= row, tiles > 1)
+                    dense: T.let[T.bool] = T.And(kb == step, found) if from_memory else T.bool(False)
+                    # Each panel asks for its part of as many rows as the tallest tile has.
+                    tallest: T.let[T.int64] = low + T.Select(extra > 0, T.int64(1), T.int64(0))
+                    often: T.let[T.int64] = T.max(T.truncdiv(STEP * asked_apart * asking, tallest), T.int64(STEP))
+                    part: T.let[T.int64] = T.truncdiv(tallest * kb, asking)
                     for x in T.serial(tiles if rows_first else panels):
                         for y in T.serial(panels if rows_first else tiles):
                             t: T.let[T.int64] = y if rows_first else x
@@ -223,18 +250,12 @@ def nest(
                             wide: T.let[T.int64] = T.min(width, j0 + nb - j)
                             i: T.let[T.int64] = u * low + T.min(u, extra)
                             height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
-                            origin: T.let[T.int64] = place_of_b(j, p0, panel, panel_stride, ldb)
+                            origin: T.let[T.int64] = first_panel + t * next_panel
                             # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
+                            ahead: T.let[T.int64] = T.Select(t + 1 < panels, origin + next_panel, after_last)
                             follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
-                            onward: T.let[T.int64] = j0 + T.Select(T.And(follows == 0, leaves), nb, follows * width)
-                            depth: T.let[T.int64] = p0 + T.Select(follows == 0, down_k, T.int64(0))
-                            ahead: T.let[T.int64] = place_of_b(onward, depth, panel, panel_stride, ldb)
-                            # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
-                            asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
-                            quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
-                            torn: T.let[T.bool] = T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0)
-                            quick: T.let[T.bool] = T.And(height <= QUICK, T.bitwise_and(how, SHARES) == 0)
-                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), T.Or(panel == ldb, torn))
+                            quick: T.let[T.bool] = T.And(height <= QUICK, T.Not(shares))
+                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), asks_for_own)
                             shared: T.let[T.bool] = T.And(keeps_any, wide == width) if keeps else T.bool(False)
                             from_kept: T.let[T.bool] = T.And(shared, u > 0)
                             alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(own, T.Not(shared))
@@ -242,15 +263,6 @@ def nest(
                             share: T.let[T.int64] = (
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )
-                            # Panels that L2 keeps are not asked for: what comes next are the rows of A, if dense.
-                            # Short ones end before the hardware has seen a stream: any first panel asks for those,
-                            # and for all beside a B that stays.
-                            apart: T.let[T.int64] = row if pack_b else ldb
-                            stays: T.let[T.bool] = T.Or(T.bool(pack_b), T.And(kb * nb <= STAYS, m > nb))
-                            kept: T.let[T.bool] = T.Or(panels == 1, stays) if rows_first else panels == 1
-                            # A single tile waits for rows of B that lie apart, others find them.
-                            found: T.let[T.bool] = T.Or(apart <= row, tiles > 1)
-                            dense: T.let[T.bool] = T.And(kb == step, found) if from_memory else T.bool(False)
                             passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays))))
                             if t == 0 and ldc == nb and nb <= SHORT and ended == 0:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
@@ -260,7 +272,7 @@ def nest(
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
                                 ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
                             if from_memory and rows_first:  # noqa: SIM102
-                                if many and not passing and T.bitwise_and(how, TRUSTS) == 0:
+                                if many and not passing and not trusts:
                                     begin: T.let[T.int64] = corner + (i + height) * step + T.truncdiv(t * kb, panels)
                                     ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
                             left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
@@ -273,17 +285,10 @@ def nest(
                                     alone, origin + T.Select(near, NEAR_ROWS, AHEAD_ROWS) * ldb, ahead + share * ldb
                                 )
                             )
-                            # A last panel that is narrower would ask for less at a time, and so asks for nothing.
-                            asking: T.let[T.int64] = T.Select(kept, T.max(whole, T.int64(1)), T.int64(1))
-                            part: T.let[T.int64] = T.truncdiv(t * height * kb, asking)
-                            coming: T.let[T.handle] = either(
-                                passing, A[corner + (i + height) * step + AHEAD + part], (SB if pack_b else B)[further]
-                            )
-                            # Rounded down: one line in nine that is not asked for makes a tile take 1.6 times as long.
-                            beyond: T.let[T.int64] = T.Select(passing, gapless(row, apart), apart)
-                            often: T.let[T.int64] = T.max(T.truncdiv(STEP * beyond * asking, height), T.int64(STEP))
+                            later: T.let[T.int64] = corner + (i + height) * step + AHEAD + t * part
+                            coming: T.let[T.handle] = either(passing, A[later], (SB if pack_b else B)[further])
+                            beyond: T.let[T.int64] = T.Select(passing, asked_apart, apart)
                             # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
-                            trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
                             has: T.let[T.bool] = trusts if pack_b else T.And(quiet, T.Or(alone, trusts))
                             rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
                             asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)

@@ -14,7 +14,7 @@ from vortex.candidates import Strategy
 from vortex.codegen.cpu_dot import dot_shapes, emit_dots
 from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_tile
-from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, dispatch, finishing_kernel, micro_kernel
+from vortex.codegen.cpu_kernels import LAYOUTS, RegisterTile, finishing_kernel, micro_kernel
 from vortex.codegen.cpu_load import COPY_SYMBOL, PAST_IR, copy_kernel, transpose_kernel
 from vortex.codegen.cpu_nest import PACK_B, LoadStage, nest
 from vortex.codegen.cpu_pack import EITHER_IR
@@ -46,6 +46,8 @@ class Parts:
 
     layouts: Sequence[str]
     """Of A."""
+    shapes: tuple[tuple[int, int], ...]
+    """Rows and vectors of the micro-kernels."""
     dots: tuple[tuple[int, int], ...]
     store: Store
     prologue: Epilogue
@@ -68,7 +70,7 @@ def parts_of(
     """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`."""
     dots, store = dot_shapes(registers, strategies), store_of(operator)
     held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
-    return Parts(layouts, dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
+    return Parts(layouts, tuple(shapes), dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
 
 
 def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
@@ -90,16 +92,20 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
     compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
 
 
-def keeping_tiles(strategies: Sequence[Strategy], lanes: int) -> list[RegisterTile]:
-    """The micro-kernels that copy what they read of B: as many rows as the first of KEPT_TILES or more, about alike,
-    may have."""
+def tiles_of(layout: str, shapes: Iterable[tuple[int, int]]) -> list[RegisterTile]:
+    return [RegisterTile(*shape, layout) for shape in sorted(shapes)]
+
+
+def keeping_tiles(strategies: Sequence[Strategy], lanes: int, keeps: bool) -> list[RegisterTile]:
+    """The micro-kernels that copy what they read of B, if L1 `keeps` panels of it: as many rows as the first of
+    KEPT_TILES or more, about alike, may have."""
     many = int(KEPT_TILES)
     return sorted(
         {
             RegisterTile(rows, s.vectors(lanes), LAYOUTS[0], keeps=True)
             for s in strategies
             if s.stage.tiled and not (s.stage.rows_first or s.stage.pack_b or s.stage.swap)
-            if lanes > NARROW and s.l0.m >= KEPT_ROWS
+            if keeps and lanes > NARROW and s.l0.m >= KEPT_ROWS
             for rows in range(-(-((many - 1) * s.l0.m + 1) // many), s.l0.m + 1)
         }
     )
@@ -125,10 +131,6 @@ def _emit_finishing(store: Store, batch: Sequence[RegisterTile], lanes: int, llv
     compile_tiles(kernels, max(tile.rows for tile in batch), lanes, llvm_cpu, path)
 
 
-def _emit_dispatch(tiles: list[RegisterTile], lanes: int, llvm_cpu: str, path: Path) -> None:
-    compile_object([dispatch(tiles)], cpu_target(llvm_cpu), path)
-
-
 def _emit_loads(_: Sequence[object], lanes: int, llvm_cpu: str, path: Path) -> None:
     compile_object([copy_kernel(lanes), transpose_kernel(lanes)], cpu_target(llvm_cpu), path, llvm_ir=PAST_IR)
 
@@ -147,7 +149,7 @@ def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFo
     if words:
         rest = [*word_stage_tasks(words, parts.dots), *held_tasks(parts, words), *stored]
         return Tasks(word_tasks(shapes, words, parts.prologue), rest)
-    timed, *others = ([RegisterTile(*shape, layout) for shape in sorted(shapes)] for layout in parts.layouts)
+    timed, *others = (tiles_of(layout, shapes) for layout in parts.layouts)
     rest = [*families(parts), *(task for tiles in others for task in _tile_tasks(tiles)), *finishing_tasks(parts)]
     return Tasks([(_emit_loads, []), *_tile_tasks(timed)], [*rest, *stored])
 
@@ -158,8 +160,7 @@ def batches(tiles: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _tile_tasks(tiles: list[RegisterTile]) -> list[Task]:
-    """Micro-kernels of one layout of A, and what tells them apart."""
-    return [*((_emit_kernels, batch) for batch in batches(tiles)), (_emit_dispatch, tiles)]
+    return [(_emit_kernels, batch) for batch in batches(tiles)]
 
 
 def finishing_tasks(parts: Parts) -> list[Task]:
@@ -185,9 +186,9 @@ def families(parts: Parts) -> list[Task]:
 
 def nest_tasks(strategies: Sequence[Strategy], parts: Parts, lanes: int, keeps: bool) -> list[Task]:
     """The nests of these strategies of float32 operands, and if L1 `keeps` panels of B the micro-kernels for that."""
-    keeping = keeping_tiles(strategies, lanes) if keeps else []
+    keeping = keeping_tiles(strategies, lanes, keeps)
     copy_a = PROLOGUE_SYMBOL if parts.prologue else COPY_SYMBOL
     nests = [(stage, parts.store, copy_a, bool(keeping)) for stage in load_stages(strategies, parts.layouts)]
     half = -(-len(nests) // 2)
     emitted: list[Task] = [(_emit_stages, part) for part in (nests[:half], nests[half:]) if part]
-    return [*emitted, *(_tile_tasks(keeping) if keeping else [])]
+    return [*emitted, *_tile_tasks(keeping)]

@@ -118,9 +118,9 @@ static void multiply(const job *work, const float *v, float *m, int64_t tiles, i
       const float *next = j + 1 < panels ? u + points * floats : p + 1 < points ? filters + (p + 1) * floats : filters;
       for (int64_t b = 0, i = 0; b < blocks; b++) {
         int64_t height = low + (b < extra), share = b * asked + smaller(b, depth - asked * blocks);
-        vortex_l0_row((int32_t)height, (int32_t)vectors, v + p * work->v_point + i * work->v_row, u,
-                      m + p * work->m_point + i * work->m_row + j * width, depth, work->v_row, width, work->m_row,
-                      (int32_t)(wide - (vectors - 1) * vx_lanes), 0, next + share * width, VX_STEP * blocks, width, NULL);
+        vortex_l0_row(v + p * work->v_point + i * work->v_row, u, m + p * work->m_point + i * work->m_row + j * width, depth,
+                      work->v_row, width, work->m_row, (int32_t)(wide - (vectors - 1) * vx_lanes), 0, next + share * width,
+                      VX_STEP * blocks, width, NULL, (int32_t)height, (int32_t)vectors);
         i += height;
       }
     }

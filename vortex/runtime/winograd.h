@@ -25,9 +25,8 @@ extern const vx_winograd vx_winograds[];
 extern const int64_t vx_winograd_width, vx_winograd_rows; /* of the register tile, in elements */
 
 /* L0 of any register tile of the library. */
-int32_t vortex_l0_row(int32_t rows, int32_t vectors, const float *a, const float *b, float *c, int64_t depth, int64_t lda,
-                      int64_t ldb, int64_t ldc, int32_t last, int32_t accumulate, const float *ahead, int64_t every, int64_t beyond,
-                      float *kept);
+int32_t vortex_l0_row(const float *a, const float *b, float *c, int64_t depth, int64_t lda, int64_t ldb, int64_t ldc, int32_t last,
+                      int32_t accumulate, const float *ahead, int64_t every, int64_t beyond, float *kept, int32_t rows, int32_t vectors);
 
 /* Whether `channels` are apart in memory, so that they are brought together on the way. */
 static inline int vx_turns(const int64_t *stride, int64_t channels) { return stride[3] != 1 && channels > 1; }
