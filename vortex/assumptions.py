@@ -157,8 +157,10 @@ class Effects:
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.004
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows;"""
-    scattered_strewn: float = 0.014
-    """where pages are small (Granite Rapids, packed: 5355 x 3970 x 59 takes 38 ms in columns of 64, 15 row by row)."""
+    scattered_strewn: float = 0.03
+    """where pages are small (Granite Rapids, packed: 5355 x 3970 x 59 takes 38 ms in columns of 64, 15 row by row; an
+    Emerald Rapids, 2 to 40 MB of C and a k of 3 to 64: 3.0 ns a line more than row by row, 1.1 to 2.1 behind 24 steps
+    of k and more)."""
     huddled: float = 0.7
     """How many times its bytes a C of short rows costs more whose rows are all further ones."""
     dot_load: float = 0.8

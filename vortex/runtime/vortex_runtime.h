@@ -66,8 +66,20 @@ typedef struct {
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked
  * for, trusts hardware to bring rows of A, has room to keep a panel of B, finds B packed where it would pack it, or (L0) loads four
- * elements of A at once. */
-enum { VX_ADDS = 1, VX_STREAMS = 2, VX_NEAR = 4, VX_QUIET = 8, VX_SHARES = 16, VX_TRUSTS = 32, VX_KEEPS = 64, VX_QUADS = 128, VX_FILLED = 256 };
+ * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow. */
+enum {
+  VX_ADDS = 1,
+  VX_STREAMS = 2,
+  VX_NEAR = 4,
+  VX_QUIET = 8,
+  VX_SHARES = 16,
+  VX_TRUSTS = 32,
+  VX_KEEPS = 64,
+  VX_QUADS = 128,
+  VX_FILLED = 256,
+  VX_OWNS = 512,
+  VX_LEADS = 1024
+};
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
 #define VX_STEP 16
