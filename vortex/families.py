@@ -21,6 +21,11 @@ DOT_PASSES = 16.0
 DOT_PIECED, DOT_PIECED_MOST = 3.0, 8.0
 """Columns of a single tile from which on, and up to which, k is taken a page at a time, so that L1 keeps what all rows
 need of them;"""
+DOT_SCATTERED_PIECED = 7.0
+"""from so many on where pages are small: fewer come from L2 as quickly as the rows from anywhere, and each row is one
+long stream (an Emerald Rapids, one core, GB/s of a B of 200 MB by 3, 4, 5, 6, 7 and 8 rows: 17.4, 17.2, 16.5, 16.1,
+14.3 and 15.3 a page at a time, 21.6, 20.9, 19.7, 19.0, 15.2 and 12.9 else; of 9 to 16 MB by 3, 4 and 6 23.2, 22.9 and
+22.3, 26.7, 24.8 and 21.2);"""
 DOT_KEPT = 3.0
 """of fewer, one part of so many of L2 stays there (Emerald Rapids, a k of 500000: 512 rows by a column 72 and 60 ms, by
 two 93 and 55, the second what memory gives)."""
@@ -78,6 +83,10 @@ def straddled(ops: Arithmetic, rates: Rates, spacing: Value) -> Value:
     return ops.where(spacing > rates.line_bytes - 0.5, 0.0, rates.straddled)
 
 
+def dot_pieced(rates: Rates) -> float:
+    return DOT_SCATTERED_PIECED if rates.reach else DOT_PIECED
+
+
 def dot_products(
     ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
 ) -> tuple[Value, Value]:
@@ -95,7 +104,8 @@ def dot_products(
     rows, tiles = ops.name("dot_rows", share / bands), bands * abreast
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
-    pieced = ops.where(columns > most_rows, 1.0, 0.0)
+    from_l2 = ops.most(most_rows, dot_pieced(rates) - 0.5) if rates.reach else most_rows
+    pieced = ops.where(columns > from_l2, 1.0, 0.0)
     pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
     own = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
@@ -110,7 +120,7 @@ def dot_products(
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
     # What streams past few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
     page = ops.where(columns > DOT_PIECED_MOST + 0.5, kept, PAGE * columns)
-    piece = ops.where(columns > DOT_PIECED - 0.5, page, (1.0 / DOT_KEPT) * rates.l2_bytes)
+    piece = ops.where(columns > dot_pieced(rates) - 0.5, page, (1.0 / DOT_KEPT) * rates.l2_bytes)
     staying = ops.name("dot_staying", ops.where(abreast > 1.5, kept, ops.least(kept, piece)))
     in_l1 = ops.where(pieced > 0.5, kept / pieces, ops.where(kept > staying, staying, 2.0 * kept))
     again = tiles * reading(ops, rates, in_l1, staying, kept * rates.l2_byte, kept * source)

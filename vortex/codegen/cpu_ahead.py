@@ -4,6 +4,8 @@ from typing import Any
 
 from tvm.script import tirx as T
 
+from vortex.codegen.cpu_tile import LEADS, OWNS
+
 ASK_SYMBOL = "vortex_ask"
 """Of `runtime/ahead.c`."""
 FAR, LONG = T.int64(1 << 18), T.int64(64)
@@ -29,6 +31,16 @@ def ask_for_next(
     below: T.let[T.int64] = T.Select(down, i + height, i if rows_first else T.int64(0))
     beside: T.let[T.int64] = T.Select(down, j0 if rows_first else j, j + width)
     ask(T.address_of(C[(i0 + below) * ldc + beside]), height, width, ldc, 1)
+
+
+def leads(how: Any) -> Any:
+    """Whether the rows of A that follow those of a tile are asked for."""
+    return T.bitwise_and(how, LEADS) != 0
+
+
+def owns(how: Any) -> Any:
+    """Whether short rows of C are, before they are stored to."""
+    return T.bitwise_and(how, OWNS) != 0
 
 
 def adds_far(begun: Any, panels: Any, m: Any, columns: Any) -> Any:

@@ -20,7 +20,7 @@ from vortex.candidates import DOT_ROWS, Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.families import DOT_KEPT, DOT_PASSES, DOT_PIECED_MOST, DOT_SHARE
+from vortex.families import DOT_KEPT, DOT_PASSES, DOT_PIECED_MOST, DOT_SCATTERED_PIECED, DOT_SHARE, dot_pieced
 from vortex.rates import Rates
 
 STEP_SYMBOL = "vortex_dot_step"
@@ -46,7 +46,8 @@ rows at a time and asked for 62). More columns wait for their multiply-adds. Eig
 """
 PAIR, PAIRED = 2, int(DOT_PIECED_MOST)
 """Of tiles whose rows are long streams, each asked for into the first cache: memory gives a core of a Zen 5 40 to 50
-GB/s so, and 25 to 35 where taller tiles have rows that follow each other.
+GB/s so, and 25 to 35 where taller tiles have rows that follow each other. Beside few columns there are the tallest
+tiles as well, whose rows are so many streams.
 """
 MOST = 16
 """More than the columns of any tile: `VX_DOT_MOST`."""
@@ -72,7 +73,8 @@ class Rows(Enum):
 def shapes_of(kind: Rows, dots: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Those (rows, columns) that have a kernel of this kind."""
     most = {Rows.ONCE: (DOT_ROWS, MOST), Rows.NEAR: (NEAR_ROWS, NEAR_COLUMNS), Rows.STREAMS: (PAIR, PAIRED)}
-    return tuple((r, c) for r, c in dots if r <= most[kind][0] and c <= most[kind][1])
+    tallest = {c: r for r, c in sorted(dots) if kind is Rows.STREAMS and c < DOT_SCATTERED_PIECED}
+    return tuple((r, c) for r, c in dots if (r <= most[kind][0] and c <= most[kind][1]) or r == tallest.get(c))
 
 
 def dot_symbol(rows: int, columns: int, kind: Rows = Rows.ONCE) -> str:
@@ -228,7 +230,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
         f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
-        f"const int64_t vx_dot_passes = {DOT_PASSES:.0f};",
+        f"const int64_t vx_dot_passes = {DOT_PASSES:.0f}, vx_dot_pieced = {dot_pieced(rates):.0f};",
     ]
 
 

@@ -9,27 +9,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next
+from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, leads, owns
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import NARROW, STEP
-from vortex.codegen.cpu_tile import (
-    ADDS,
-    FILLED,
-    KEEPS,
-    LEADS,
-    LINE,
-    NEAR,
-    OWNS,
-    QUADS,
-    QUIET,
-    SHARES,
-    STREAMS,
-    TRUSTS,
-    fetch_dense,
-)
+from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
 
@@ -177,12 +163,12 @@ def nest(
         SA = T.match_buffer(scratch_a, (tile_m * tile_k,), "float32", align=4)
         SB = T.match_buffer(scratch_b, ((tile_k + 1) * tile_n,), "float32", align=4)
         width: T.let[T.int64] = vectors * lanes
+        # Panels that B comes in are as wide as tiles are: one is as far from the next as the first two are.
         next_panel: T.let[T.int64] = place_of_b(width, T.int64(0), panel, panel_stride, ldb)
         asks_l1: T.let[T.bool] = T.bitwise_and(how, NEAR) != 0
         quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
         shares: T.let[T.bool] = T.bitwise_and(how, SHARES) != 0
         trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
-        leads: T.let[T.bool] = T.bitwise_and(how, LEADS) != 0
         # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
         asks_for_own: T.let[T.bool] = T.Or(panel == ldb, T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0))
         for jo in T.serial(T.truncdiv(end - first + tile_n - 1, tile_n)):
@@ -252,8 +238,8 @@ def nest(
                     after_last: T.let[T.int64] = T.Select(leaves, beside, first_panel) + down_k * ldb
                     # A single tile waits for rows of B that lie apart, others find them.
                     found: T.let[T.bool] = T.Or(apart <= row, tiles > 1)
-                    dense: T.let[T.bool] = T.And(leads, T.And(kb == step, found)) if from_memory else T.bool(False)
-                    owns: T.let[T.bool] = T.And(T.bitwise_and(how, OWNS) != 0, T.And(ldc == nb, nb <= SHORT))
+                    dense: T.let[T.bool] = T.And(leads(how), T.And(kb == step, found)) if from_memory else T.bool(False)
+                    owning: T.let[T.bool] = T.And(owns(how), T.And(ldc == nb, nb <= SHORT))
                     # Each panel asks for its part of as many rows as the tallest tile has.
                     tallest: T.let[T.int64] = low + T.Select(extra > 0, T.int64(1), T.int64(0))
                     often: T.let[T.int64] = T.max(T.truncdiv(STEP * asked_apart * asking, tallest), T.int64(STEP))
@@ -280,7 +266,7 @@ def nest(
                                 T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
                             )
                             passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays))))
-                            if t == 0 and owns and ended == 0:
+                            if t == 0 and owning and ended == 0:
                                 # Rows of C that follow each other: their lines are owned before they are stored to.
                                 owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                 fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)

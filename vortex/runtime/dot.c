@@ -22,10 +22,13 @@
 #define HALF_PAGE 2048
 /* Share of the outermost cache, one in so many, from within which rows come in time without being asked for. */
 #define NEAR_SHARE 2
-/* Columns of a single tile from which on k is taken in pieces, a page of each row, where L1 would lose them to what passes; of fewer pieces
- * stay in L2. As the cost has it (families.py). */
-#define PIECED 3
+/* Of vx_dot_pieced columns and more of a single tile k is taken in pieces, a page of each row, where L1 would lose them to what passes; of
+ * fewer pieces stay in L2. As the cost has it (families.py). */
 #define PIECE (4096 / VX_ITEM)
+/* Streams that hardware follows, of cpu_dot.py. Where pages are small, it follows each no further than its page, and as many as there are
+ * registers for bring more beside so few columns: one core of an Emerald Rapids 22 GB/s of 200 MB by one row, and 19 by two streams, 28
+ * and 25 of 64 MB by two. */
+#define PAIR 2
 /* Columns beside which rows that straddle lines, two loads a vector, leave load ports no slot for asking. */
 #define LOADED 8
 /* How far ahead each of a few long streams is asked for, out of memory and from within that share. */
@@ -116,6 +119,9 @@ typedef struct {
 /* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
 static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
 
+/* Whether as many rows as there are registers for pass so few columns, of which L2 keeps what they need. */
+static int abreast(const vx_dotted *work) { return vx_reach && work->width < vx_dot_pieced; }
+
 /* Whether the rows come from outside L2, to one tile of columns. */
 static int outside(const vx_dotted *work) {
   return work->columns == work->width && work->rows * work->ldx * VX_ITEM > vx_dot_cached;
@@ -150,7 +156,7 @@ static int streams(const vx_dotted *work) {
   int64_t k = work->call->k, width = work->width;
   if (!vx_stream_rows[width] || !outside(work) || (vx_store_stage && work->splits == 1)) return 0;
   if (width >= LOADED && !vx_in_whole_lines(work->x, 0, work->ldx)) return 0;
-  int narrow = width <= vx_stream_rows[width], is_short = work->ldx * VX_ITEM < HALF_PAGE, reached = within_reach(work);
+  int narrow = width <= PAIR, is_short = work->ldx * VX_ITEM < HALF_PAGE, reached = within_reach(work);
   if (vx_roomy && !reached && !(narrow && (is_short || within(work, 1)))) return 0;
   int64_t lines = work->near || narrow ? 2 : reached ? 6 : 3;
   return k >= lines * LINE;
@@ -158,7 +164,8 @@ static int streams(const vx_dotted *work) {
 
 static int64_t tallest(const vx_dotted *work, int64_t columns) {
   if (work->near) return vx_near_rows[columns];
-  return work->ahead ? vx_stream_rows[columns] : smaller(vx_dot_rows[columns], work->followed);
+  if (work->ahead) return abreast(work) ? vx_stream_rows[columns] : smaller(vx_stream_rows[columns], PAIR);
+  return smaller(vx_dot_rows[columns], work->followed);
 }
 
 /* The kernels of so many columns, by rows. */
@@ -189,7 +196,8 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
   to.c += (end - row - left) * to.row_stride;
   for (row = end - left; row < end; by.turn = (by.turn ? by.turn : by.turns) - 1) {
     int64_t height = smaller(most, end - row), next = by.turn ? 0 : by.further;
-    tiles[height](element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
+    vx_dot tile = tiles[height] ? tiles[height] : vx_dot_tiles[columns][height]; /* what is left of many streams */
+    tile(element(x, row * work->ldx), y, to.c, part->depth, work->ldx, work->ldy, to.row_stride, to.column_stride,
                   part->accumulate, by.turns ? next : next_tiles(work, height, part->depth) FORMS(work, to));
     row += height;
     to.c += height * to.row_stride;
@@ -198,17 +206,17 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
 
 /* As much of k at a time as L1 keeps of a tile of columns; it orders the sums, and so depends on k and columns alone. */
 static int64_t piece_of(const vx_dotted *work, int64_t depth) {
-  int64_t most = keeps(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
-  int many = work->width >= PIECED && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
+  int64_t most = keeps(work) && !abreast(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
+  int many = work->width >= vx_dot_pieced && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
   if (many && work->columns == work->width && vx_stream_rows[work->width]) most = smaller(most, PIECE);
-  if (work->width < PIECED) most = smaller(most, vx_dot_kept / VX_ITEM / work->width);
+  if (work->width < vx_dot_pieced) most = smaller(most, vx_dot_kept / VX_ITEM / work->width);
   return even_part(depth, larger(most, 1), LINE);
 }
 
 /* The rows `row` to `end`, after which come those to `last`. */
 static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, int64_t end, int64_t last, sums to) {
   int64_t width = work->width, most = tallest(work, width), tiles = quotient_up(work->columns, width);
-  int64_t depth = piece_of(work, part->depth), again = !work->ahead && (tiles > 1 || (depth < part->depth && width >= PIECED));
+  int64_t depth = piece_of(work, part->depth), again = !work->ahead && (tiles > 1 || (depth < part->depth && width >= vx_dot_pieced));
   int64_t kept = vx_dot_kept / VX_ITEM, chunk = again ? larger(kept / (depth + 1) / most * most, most) : end - row;
   static const int32_t nothing[VX_DOT_SHORT];
   for (; row < end; row += chunk, to.c += chunk * to.row_stride) {
@@ -305,7 +313,7 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
   work.followed = followed(&work);
   work.near = from_near(&work);
-  work.ahead = !streams(&work) ? 0 : within_reach(&work) ? NEAR_AHEAD : STREAM_AHEAD;
+  work.ahead = !streams(&work) ? 0 : within_reach(&work) || abreast(&work) ? NEAR_AHEAD : STREAM_AHEAD;
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest(&work, work.width));
   *prepared = work;
   return 0;
