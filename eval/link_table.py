@@ -59,7 +59,7 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
         folder = Path(name)
         kept = ObjectCache(object_files(), makers())
         with Emission(manifest.lanes, hardware.llvm_cpu, folder, workers, kept) as emission:
-            tasks = product_tasks(shapes, parts)
+            tasks = product_tasks(parts)
             nests = nest_tasks(strategies, parts, manifest.lanes, bool(manifest.rates.panel_room))
             every = [*tasks.measured, *tasks.rest, *nests]
             objects = emission.start(every).wait("", lambda what, share: None)

@@ -152,7 +152,7 @@ def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> No
         assert np.array_equal(out, few), (m, n, k, plan)
 
 
-@pytest.mark.parametrize("short", [1, 2])
+@pytest.mark.parametrize("short", [1, 2, 5, 6])
 @pytest.mark.parametrize("over_b", [False, True])
 def test_columns_of_which_l2_keeps_a_piece(gemm: GemmKernel, short: int, over_b: bool) -> None:
     """Right, and elements are the same bits in any task and as of fewer rows."""
@@ -165,7 +165,7 @@ def test_columns_of_which_l2_keeps_a_piece(gemm: GemmKernel, short: int, over_b:
     found = [gemm.run(plan, a, b, np.full((m, n), np.nan, np.float32), transpose_b=True) for plan in plans]
     assert len(found) > 1 and np.allclose(found[0], exact, rtol=1e-4, atol=0.05)
     assert all(np.array_equal(found[0], other) for other in found)
-    rows, columns = (m, 5) if over_b else (5, n)
+    rows, columns = (m, 7) if over_b else (7, n)
     alone, out = replace(plans[0], grid=Grid(1, 1, plans[0].grid.k)), np.full((rows, columns), np.nan, np.float32)
     few = gemm.run(alone, a[:rows], b[:columns], out, transpose_b=True)
     assert np.array_equal(found[0][:rows, :columns], few)

@@ -87,7 +87,7 @@ def compile(
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
     parts = parts_of(operator, found.strategies, shapes, layouts, vectors.registers, lanes)
-    tasks = product_tasks(shapes, parts, words)
+    tasks = product_tasks(parts, words)
     with Emission(lanes, hardware.llvm_cpu, folder, workers, cache) as emission:
         kernels = emission.start(tasks.measured).wait(
             "emitting micro-kernels", lambda what, share: progress(what, 0.05 + 0.3 * share)

@@ -143,13 +143,13 @@ class Tasks:
     rest: list[Task]
 
 
-def product_tasks(shapes: Iterable[tuple[int, int]], parts: Parts, words: WordFormat | None = None) -> Tasks:
-    """Objects of the load stages and the (rows, vectors) micro-kernels that are timed; then of the others."""
+def product_tasks(parts: Parts, words: WordFormat | None = None) -> Tasks:
+    """Objects of the load stages and the micro-kernels that are timed; then of the others."""
     stored: list[Task] = [(partial(_emit_stores, words), [parts.store])] if parts.store.needed else []
     if words:
         rest = [*word_stage_tasks(words, parts.dots), *held_tasks(parts, words), *stored]
-        return Tasks(word_tasks(shapes, words, parts.prologue), rest)
-    timed, *others = (tiles_of(layout, shapes) for layout in parts.layouts)
+        return Tasks(word_tasks(parts.shapes, words, parts.prologue), rest)
+    timed, *others = (tiles_of(layout, parts.shapes) for layout in parts.layouts)
     rest = [*families(parts), *(task for tiles in others for task in _tile_tasks(tiles)), *finishing_tasks(parts)]
     return Tasks([(_emit_loads, []), *_tile_tasks(timed)], [*rest, *stored])
 
