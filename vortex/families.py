@@ -84,7 +84,8 @@ def straddled(ops: Arithmetic, rates: Rates, spacing: Value) -> Value:
 
 
 def dot_pieced(rates: Rates) -> float:
-    return DOT_SCATTERED_PIECED if rates.reach else DOT_PIECED
+    """Columns from which on k is taken a page at a time; elements in words have no kernels for streams."""
+    return DOT_SCATTERED_PIECED if rates.reach and not rates.in_words else DOT_PIECED
 
 
 def dot_products(
@@ -104,8 +105,8 @@ def dot_products(
     rows, tiles = ops.name("dot_rows", share / bands), bands * abreast
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
-    from_l2 = ops.most(most_rows, dot_pieced(rates) - 0.5) if rates.reach else most_rows
-    pieced = ops.where(columns > from_l2, 1.0, 0.0)
+    unpieced = ops.most(most_rows, dot_pieced(rates) - 0.5) if rates.reach else most_rows
+    pieced = ops.where(columns > unpieced, 1.0, 0.0)
     pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
     own = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))

@@ -116,7 +116,7 @@ def library_table(selector: Selector, parts: Parts, least_parallel: float) -> st
             f"const int32_t vx_quads = {QUADS * parts.quads};",
             *store_table(parts.store),
             *factor_table(words.element if words else "float32", words),
-            *dot_table(parts.dots, selector.rates, bool(words)),
+            *dot_table(parts.dots, selector.rates, bool(words), parts.store.needed),
             *held_table(parts.held, lanes, parts.store, words),
             *(word_table(words) if words else float_table(parts, selector)),
             "",

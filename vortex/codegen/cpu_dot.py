@@ -20,7 +20,15 @@ from vortex.candidates import DOT_ROWS, Strategy, dot_tiles
 from vortex.codegen.cpu_fold import fold, store_folded
 from vortex.codegen.cpu_tile import LINE, fetch, filled, placed, vector_intrinsics, with_extents
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.families import DOT_KEPT, DOT_PASSES, DOT_PIECED_MOST, DOT_SCATTERED_PIECED, DOT_SHARE, dot_pieced
+from vortex.families import (
+    DOT_KEPT,
+    DOT_PASSES,
+    DOT_PIECED,
+    DOT_PIECED_MOST,
+    DOT_SCATTERED_PIECED,
+    DOT_SHARE,
+    dot_pieced,
+)
 from vortex.rates import Rates
 
 STEP_SYMBOL = "vortex_dot_step"
@@ -217,8 +225,12 @@ def emit_dots(shapes: Sequence[tuple[int, int]], lanes: int, llvm_cpu: str, path
     compile_object(kernels, cpu_target(llvm_cpu), path, llvm_ir=STEP_IR)
 
 
-def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False) -> list[str]:
-    """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k."""
+def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool, stored: bool) -> list[str]:
+    """C source of the dot family's micro-kernels by columns and rows, and of how many columns and how much of k.
+
+    Rows whose sums are `stored` by a stage follow each other, and are no streams.
+    """
+    pieced = DOT_PIECED if stored else dot_pieced(rates)
     of = {kind: () if words and kind is not Rows.ONCE else shapes_of(kind, dots) for kind in Rows}
     widest, longest = max((columns for _, columns in dots), default=0), round(rates.registers) if dots else 0
     item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
@@ -230,7 +242,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool = False
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
         f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
-        f"const int64_t vx_dot_passes = {DOT_PASSES:.0f}, vx_dot_pieced = {dot_pieced(rates):.0f};",
+        f"const int64_t vx_dot_passes = {DOT_PASSES:.0f}, vx_dot_pieced = {pieced:.0f};",
     ]
 
 
