@@ -45,7 +45,7 @@ static int stays_in_l2(const vx_call *call, int64_t rows, int64_t depth) {
 
 /* Whether it keeps C besides: then the next rows of A are not asked for either, on such a core. Nor are short rows of C, if A and C are near:
  * what is asked for takes up buffers that stores wait for. An Emerald Rapids, without both: 500x128x8 14.3 to 12.3 us, 1509x192x12 69 to 61,
- * 20000x192x12 1017 to 944, 100000x64x16 1.85 to 1.69 ms; where they are far it gains by what is asked for (232965x41x32 7.8 to 7.5 ms,
+ * 20000x192x12 1017 to 944, 100000x64x16 1.85 to 1.69 ms; where they are far it gains by what is asked for (232965x41x32 8.1 to 7.7 ms,
  * 200000x64x32 9.2 to 8.7). */
 static int keeps_all(const vx_call *call, int64_t rows, int64_t depth) {
   return ((call->n + rows) * depth + rows * call->n) * (int64_t)sizeof(float) <= vx_dot_cached;
