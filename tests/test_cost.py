@@ -682,10 +682,10 @@ def test_where_pages_are_small_a_vector_of_longer_rows_takes_its_time():
     held = [i for i, s in enumerate(one.strategies) if s.stage.held]
 
     def longest(by: Selector, n: int, k: int) -> float:
-        total = np.asarray(by.costs(Shape(4463, n, k), ONE_TASK, 1).total)
+        total = np.asarray(by.costs(Shape(300, n, k), ONE_TASK, 1).total)  # L2 keeps C, as where it was measured
         return max(float(total[i]) for i in held if total[i] < NEVER)
 
-    assert longest(one, 671, 1) > 1.15 * longest(sooner, 671, 1)
+    assert longest(one, 671, 1) > 1.2 * longest(sooner, 671, 1)
     assert longest(one, 671, 1) - longest(sooner, 671, 1) > 1.2 * (longest(one, 671, 3) - longest(sooner, 671, 3))
     for n, k in ((48, 1), (671, 12)):
         assert longest(one, n, k) == longest(sooner, n, k)

@@ -19,7 +19,7 @@ from eval.suites import Case
 Row = dict[str, Any]
 T = TypeVar("T")
 CONFIRMED, CONFIRM_ROUNDS, CONFIRM_SECONDS = 8, 3, 0.01
-"""Shapes that the outcomes of two budgets are compared on, and how each of their programs is timed."""
+"""Shapes of an even sample, and how each program is timed where the outcomes of two budgets are compared."""
 
 
 @dataclass(frozen=True)
