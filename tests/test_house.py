@@ -115,6 +115,7 @@ MODULES = (
     "codegen.cpu_fold",
     "codegen.cpu_dot",
     "codegen.cpu_streamed",
+    "codegen.cpu_abreast",
     "codegen.cpu_words",
     "codegen.cpu_held",
     "codegen.cpu_amx",

@@ -86,7 +86,7 @@ def compile(
     shapes = sorted(called | tiles_called(isa.registers) if conv else called)
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     layouts = LAYOUTS[:1] if conv else LAYOUTS
-    parts = parts_of(operator, found.strategies, shapes, layouts, vectors.registers, lanes)
+    parts = parts_of(operator, found.strategies, shapes, layouts, vectors.registers, lanes, hardware.kept_pages > 0)
     tasks = product_tasks(parts, words)
     with Emission(lanes, hardware.llvm_cpu, folder, workers, cache) as emission:
         kernels = emission.start(tasks.measured).wait(

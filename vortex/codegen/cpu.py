@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 
 from vortex.arithmetic import Array
+from vortex.codegen.cpu_abreast import abreast_table
 from vortex.codegen.cpu_dot import dot_table
 from vortex.codegen.cpu_finish import EXTRAS, finish_table
 from vortex.codegen.cpu_held import held_table
@@ -34,8 +35,8 @@ from vortex.steps import PER
 
 SOURCES = (
     "threads.c", "threads_door.c", "scratch.c", "store.c", "finish.c", "split.c", "execute.c", "nest.c", "dot.c",
-    "held.c", "streamed.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "ways.c", "polymerize.c",
-    "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
+    "held.c", "streamed.c", "abreast.c", "ahead.c", "regions.c", "batch.c", "grouped.c", "select.c", "ways.c",
+    "polymerize.c", "recall.c", "door.c", "pack_door.c", "plans_door.c", "batch_door.c",
 )  # fmt: skip
 """Of `runtime/`: every library of products has the doors of all of them, so that one serves a batch as well."""
 WORD_SOURCES = (
@@ -155,7 +156,8 @@ def float_table(parts: Parts, selector: Selector) -> list[str]:
     keeping = keeping_tiles(selector.strategies, selector.lanes, bool(selector.rates.panel_room))
     every = [*(tiles_of(layout, parts.shapes) for layout in parts.layouts), keeping]
     tables = [line for tiles in every if tiles for line in dispatch_table(tiles)]
-    return [*tables, *streamed_table(parts.streamed), *finish_table(parts.finishing), *nests]
+    families = *streamed_table(parts.streamed), *abreast_table(parts.abreast)
+    return [*tables, *families, *finish_table(parts.finishing), *nests]
 
 
 def factor_table(dtype: str, words: WordFormat | None) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from vortex.axes import fixed
 from vortex.candidates import Strategy
+from vortex.codegen.cpu_abreast import ROWS, emit_abreast
 from vortex.codegen.cpu_dot import dot_shapes, emit_dots
 from vortex.codegen.cpu_finish import finishing_shapes
 from vortex.codegen.cpu_held import emit_held, held_tile
@@ -59,18 +60,23 @@ class Parts:
     """Rows, vectors and depth of the kernels of the streamed family."""
     finishing: tuple[tuple[int, int], ...]
     """Rows and vectors of the micro-kernels that have the store stage in them."""
+    abreast: range
+    """Rows of A that panels of a packed B have kernels to pass abreast."""
     quads: bool = False
     """Whether micro-kernels that can load four elements of A at once shall."""
 
 
 def parts_of(
     operator: Any, strategies: Sequence[Strategy], shapes: Sequence[tuple[int, int]], layouts: Sequence[str],
-    registers: int, lanes: int,
+    registers: int, lanes: int, small_pages: bool,
 ) -> Parts:  # fmt: skip
-    """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`."""
+    """What an operator needs for these strategies, with (rows, vectors) micro-kernels of these `shapes`, on a core that
+    finds all translations again or not, if its `small_pages` are too many."""
     dots, store = dot_shapes(registers, strategies), store_of(operator)
     held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
-    return Parts(layouts, tuple(shapes), dots, store, prologue_of(operator), fixed(operator), held, streamed, finishing)
+    abreast = range(1, ROWS + 1 if small_pages and lanes > NARROW else 1)
+    begins, known = prologue_of(operator), fixed(operator)
+    return Parts(layouts, tuple(shapes), dots, store, begins, known, held, streamed, finishing, abreast)
 
 
 def load_stages(strategies: Sequence[Strategy], layouts: Sequence[str]) -> tuple[LoadStage, ...]:
@@ -179,6 +185,7 @@ def families(parts: Parts) -> list[Task]:
     return [
         *([(emit_dots, parts.dots)] if parts.dots else []),
         *([(emit_streamed, parts.streamed)] if parts.streamed else []),
+        *([(emit_abreast, parts.abreast)] if parts.abreast else []),
         *held_tasks(parts, None),
         *([(_emit_prologues, [parts.prologue])] if parts.prologue else []),
     ]

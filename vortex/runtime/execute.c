@@ -170,11 +170,12 @@ void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan) {
   atomic_init(&work->out_of_memory, 0);
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = quotient_up(work->call.n, width);
+  work->rows_per_task = quotient_up(work->call.m, plan->grid_m);
   work->nest = s->held       ? vx_held_nest
                : s->streamed ? vx_streamed_nest
                              : vx_nests[work->call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work->call.transpose_b : 0];
+  if (vx_passes_abreast(&work->call, s, work->rows_per_task)) work->nest = vx_abreast_nest;
   int64_t depth = vx_part_depth(call->k, plan->splits);
-  work->rows_per_task = quotient_up(work->call.m, plan->grid_m);
   work->tile_k = even_steps(depth, vx_tile_depth(s, &work->call, work->rows_per_task));
   work->columns_per_task = quotient_up(column_units, plan->grid_n) * width;
 }

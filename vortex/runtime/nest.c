@@ -61,6 +61,10 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
   return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
 }
 
+/* Rows that take no longer so with a B from the outermost cache: an Emerald Rapids, 9 MB, GB/s one panel after the other and abreast, 6 rows
+ * 24.7 and 26.3, 8 rows 23.8 and 23.3, 10 rows 22.1 and 16.6; of 67 MB 14.5 and 20.1, 13.3 and 16.9, 12.4 and 15.0, 12 rows 11.4 and 13.1. */
+#define ABREAST_NEAR 6
+
 /* Of rates.py. */
 #define KEPT_TILES 4
 #define KEPT_ROWS 3
@@ -78,6 +82,12 @@ int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int
 
 /* Steps of k of a panel that is kept. */
 static int64_t kept_depth(const vx_strategy *s) { return vx_panel_room / (s->vectors * vx_lanes + KEPT_BESIDE * s->rows); }
+
+/* Whether panels of a packed B that L2 does not keep pass abreast: past as many rows as arithmetic takes no longer with than B to come. */
+int vx_passes_abreast(const vx_call *call, const vx_strategy *s, int64_t rows) {
+  if (!call->packed || call->transpose_a || s->held || s->streamed || call->n * call->k * (int64_t)sizeof(float) <= vx_dot_cached) return 0;
+  return rows <= (is_near(call) ? smaller(vx_abreast_rows, ABREAST_NEAR) : vx_abreast_rows) && s->vectors <= VX_ABREAST_WIDEST;
+}
 
 static int crowds(int64_t stride) { return stride * (int64_t)sizeof(float) % vx_crowded_span == 0; }
 

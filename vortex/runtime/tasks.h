@@ -29,8 +29,10 @@ typedef struct {
   int over_b;              /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 
-/* nest.c: whether the nest of a task of so many rows and columns keeps panels; steps of k that a tile of L1 takes in tasks of so many rows. */
+/* nest.c: whether the nest of a task of so many rows and columns keeps panels; whether packed ones pass so many rows abreast; steps of k that a
+ * tile of L1 takes in tasks of so many rows. */
 int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns);
+int vx_passes_abreast(const vx_call *call, const vx_strategy *s, int64_t rows);
 int64_t vx_tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows);
 
 /* L1 nests over `m` rows from `row`, columns `column` to `end` and a part of k; `c` is where the first of them goes, rows `ldc` apart.

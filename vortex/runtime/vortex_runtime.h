@@ -234,6 +234,16 @@ extern const vx_panels vx_panels_tiles[VX_STREAMED_MOST];
 extern const int64_t vx_panels_rows;
 vx_nest_function vx_streamed_nest;
 
+/* Kernels of few rows by a packed B whose panels pass abreast, by rows up to `vx_abreast_rows`, which may be 0: they add to sums in rows `lds`
+ * apart; and abreast.c's nest around them, of tiles that wide at most. */
+#define VX_ABREAST_MOST 10
+#define VX_ABREAST_WIDEST 32 /* vectors */
+typedef int32_t (*vx_abreast)(const float *a, const float *b, float *sums, int64_t panels, int64_t vectors, int64_t k, int64_t lda,
+                              int64_t ldb, int64_t apart, int64_t lds);
+extern const vx_abreast vx_abreast_tiles[];
+extern const int64_t vx_abreast_rows;
+vx_nest_function vx_abreast_nest;
+
 /* Micro-kernels of the dot family by [columns][rows], and the tallest by columns; 0 where there is none. */
 #define VX_DOT_MOST 16
 #define VX_DOT_TALLEST 8 /* rows */
