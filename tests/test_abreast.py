@@ -113,6 +113,16 @@ def test_a_chain_follows_the_sums_of_a_group(m: int) -> None:
         assert np.isnan(room[:, :5]).all() and np.isnan(room[:, -2:]).all(), f"{plan} wrote outside out"
 
 
+def test_a_chain_on_a_comes_before_the_sums() -> None:
+    begins = wide(compiled(ops.Gemm(prologue=ops.relu() >> ops.scale(2.0))))
+    m, n = 3, beyond_l2(begins, 5)
+    a, b = integers(m, DEPTH), integers(DEPTH, n)
+    for plan in begins.plans(m, n, DEPTH, threads=2, packed=True):
+        out = np.zeros((m, n), np.float32)
+        begins.run(plan, a, begins.pack(b), out)
+        assert np.array_equal(out, np.maximum(a, 0) * 2 @ b), plan
+
+
 def test_no_other_infinity_or_nan_reaches_an_element(paged: GemmKernel) -> None:
     n = beyond_l2(paged, 7)
     a, b = integers(4, DEPTH), integers(DEPTH, n)

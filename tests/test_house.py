@@ -129,6 +129,7 @@ MODULES = (
     "codegen.emission",
     "codegen.cpu_words_objects",
     "codegen.link",
+    "codegen.terms",
     "codegen.selector",
     "codegen.prices",
     "codegen.cpu_winograd",

@@ -426,7 +426,7 @@ class TestAnalyzers:
         corrected = self.corrected(gemm, ratios)
         assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
         plain, scaled = (losses(at, [Shape(200, 300, 400)], 1)[0][chosen.index] for at in (default, corrected))
-        assert plain < scaled <= 5.0
+        assert plain < scaled <= 5.0 * plain * (1 + 1e-5)  # a loss is over the best of all strategies, listed or not
         alone = replace(corrected, strategies=(chosen.strategy,), shortlists=None)
         assert alone.select(Shape(200, 300, 400), 1).seconds == pytest.approx(5 * chosen.seconds, rel=1e-5)
 

@@ -26,10 +26,11 @@ from vortex.codegen.cpu_words_objects import word_defines, word_table
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.codegen.object_cache import ObjectCache
-from vortex.codegen.selector import padded_columns, ways
+from vortex.codegen.selector import Shortlist, padded_columns, ways
 from vortex.dtypes import WordFormat
 from vortex.epilogue import Store
 from vortex.families import PANELS
+from vortex.plans import OperandB
 from vortex.selector import Selector
 from vortex.steps import PER
 
@@ -130,16 +131,21 @@ def blocks_of(selector: Selector) -> int:
     return max(1, *(-(-len(those) // selector.lanes) for those in selector.listed))
 
 
+def shortlists(selector: Selector) -> list[Shortlist]:
+    return [Shortlist(b, selector.columns, those) for b, those in zip(OperandB, selector.listed, strict=True)]
+
+
 def shortlist_table(selector: Selector) -> list[str]:
     """C source of what each kind of B is chosen from."""
     lines, entries = [], []
-    for place, those in enumerate(selector.listed):
-        columns = padded_columns(selector.columns, selector.lanes, those, blocks_of(selector))
+    for place, one in enumerate(shortlists(selector)):
+        columns = padded_columns(one.columns, selector.lanes, one.listed, blocks_of(selector))
         lines += [
             f"static const float columns_{place}[] __attribute__((aligned(64))) = {{{c_floats(columns)}}};",
-            f"static const int32_t listed_{place}[] = {{{', '.join(map(str, those)) or '0'}}};",
+            f"static const int32_t listed_{place}[] = {{{', '.join(map(str, one.listed)) or '0'}}};",
+            f"extern vx_ways {', '.join(one.symbols)};",
         ]
-        entries.append(f"{{columns_{place}, listed_{place}, {len(those)}}}")
+        entries.append(f"{{columns_{place}, listed_{place}, {len(one.listed)}, {', '.join(one.symbols)}}}")
     return [*lines, f"const vx_shortlist vx_shortlists[] = {{{', '.join(entries)}}};"]
 
 
@@ -208,8 +214,12 @@ def emit_library(
     """Link micro-kernels, nests, the cost and the runtime, perhaps from `cache`, into one shared library."""
     blocks = blocks_of(selector)
     more, table, library = folder / "more_costs.o", folder / "table.c", folder / "library.so"
-    both = [ways(selector.rates, selector.table, selector.lanes, llvm_cpu, blocks, dot) for dot in (False, True)]
-    compile_object([*both, *addition.costs], cpu_target(llvm_cpu), more, share=False)
+    every = [
+        ways(one, selector.rates, selector.table, selector.lanes, llvm_cpu, blocks, dot)
+        for one in shortlists(selector)
+        for dot in (False, True)
+    ]
+    compile_object([*every, *addition.costs], cpu_target(llvm_cpu), more, share=False, simplify=False)
     declared = library_table(selector, parts, least_parallel)
     table.write_text("\n".join([declared, *addition.table, ""]))
     words = selector.words

@@ -74,8 +74,9 @@ def parts_of(
     finds all translations again or not, if its `small_pages` are too many."""
     dots, store = dot_shapes(registers, strategies), store_of(operator)
     held, streamed, finishing = held_tile(strategies), streamed_tile(strategies, lanes), finishing_shapes(shapes, store)
-    abreast = range(1, ROWS + 1 if small_pages and lanes > NARROW else 1)
     begins, known = prologue_of(operator), fixed(operator)
+    # A chain on A is done where it is copied, which these kernels do not.
+    abreast = range(1, ROWS + 1 if small_pages and lanes > NARROW and not begins else 1)
     return Parts(layouts, tuple(shapes), dots, store, begins, known, held, streamed, finishing, abreast)
 
 

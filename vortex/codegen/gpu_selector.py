@@ -23,7 +23,7 @@ from tvm.ir import PointerType, PrimType
 from vortex.arithmetic import Array
 from vortex.codegen.link import RUNTIME, link
 from vortex.codegen.lower import compile_object, cpu_target
-from vortex.codegen.selector import LaneArithmetic, Term, constant, fenced
+from vortex.codegen.terms import LaneArithmetic, Term, constant, fenced
 from vortex.codegen.trees import substitute
 from vortex.errors import VortexError
 from vortex.gpu_cost import cuts, ideal, predict, steady, tiling
@@ -111,7 +111,8 @@ def costs(rates: GpuRates, symbol: str, lanes: int, rounds: bool) -> tirx.PrimFu
     always = steady(ops, rates, columns, problem, shape)
     least = ops.name("least", predict(ops, rates, columns, problem, shape, always).total)
     asked = cuts(ops, columns, problem, shape)
-    chosen: Any = ops.name("chosen", 1.0)
+    chosen = ops.slot()
+    ops.change(chosen, 1.0)
     found = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, tirx.SeqStmt(ops.taken()))
     turn: list[tirx.Stmt] = []
     for cut in asked:  # from the last, which are more parts than those before: where it is one for all, so are they

@@ -33,7 +33,7 @@ class Prices:
         self._columns: tuple[Selector | None, Array] = None, np.empty(0, np.float32)
         self._slopes = np.ascontiguousarray(table.seconds, np.float32)
         here = llvm_cpu if measurable else next(level for level, flag in LEVELS if flag in cpu_flags())
-        compile_object([costs(rates, table, lanes, here)], cpu_target(here), path, share=False)
+        compile_object([costs(rates, table, lanes, here)], cpu_target(here), path, share=False, simplify=False)
         library = path.with_suffix(".so")
         link(library, [path], [RUNTIME / "prices.c"])
         self._prices = ctypes.CDLL(str(library)).vx_prices

@@ -20,29 +20,32 @@
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, VX_NEVER};
 
+typedef int32_t quad __attribute__((vector_size(16)));
+#define QUADS (VX_PRICED / 4)
+
+/* By their ranks, in the order of seconds, which are positive, then of strategies: no branch could be foretold. */
 void vx_nearest(const vx_question *q, const float *seconds, int64_t dot, int64_t most, vx_some *found) {
-  uint64_t keys[VX_PRICED], last = 0; /* in the order of seconds, which are positive, then of strategies */
-  int64_t able = 0, count = q->from->count;
-  for (int64_t s = 0; s < count; s++) {
-    int serves = (seconds[s] < VX_NEVER) & (vx_listed(q, s)->dot == dot);
+  enum { UNABLE = INT32_MAX };
+  int32_t keys[VX_PRICED], ranks[VX_PRICED];
+  quad own[QUADS], rank[QUADS], place[QUADS];
+  int64_t count = q->from->count;
+  for (int32_t s = 0; s < VX_PRICED; s++) {
     uint32_t bits;
     memcpy(&bits, &seconds[s], sizeof bits);
-    keys[s] = serves ? (uint64_t)bits << 32 | (uint64_t)s : UINT64_MAX;
-    able += serves;
+    keys[s] = s < count && (seconds[s] < VX_NEVER) & (vx_listed(q, s)->dot == dot) ? (int32_t)bits : UNABLE;
   }
-  for (int64_t i = 0; i < most && able > most; i++) {
-    uint64_t next = UINT64_MAX;
-    for (int64_t s = 0; s < count; s++) {
-      uint64_t later = keys[s] > last ? keys[s] : UINT64_MAX;
-      next = later < next ? later : next;
-    }
-    last = next;
+  memcpy(own, keys, sizeof own);
+  for (int32_t i = 0; i < QUADS; i++) {
+    rank[i] = (quad){0};
+    place[i] = (quad){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
   }
-  if (able <= most) last = UINT64_MAX - 1;
+  for (int32_t t = 0; t < count; t++)
+    for (int32_t i = 0; i < QUADS; i++) rank[i] -= own[i] > keys[t] + (place[i] > t); /* one that takes as long, and is later, is behind */
+  memcpy(ranks, rank, sizeof ranks);
   found->count = 0;
-  for (int32_t s = 0; s < count && found->count < most; s++) { /* no branch could be foretold */
+  for (int32_t s = 0; s < count && found->count < most; s++) {
     found->strategies[found->count] = s;
-    found->count += keys[s] <= last;
+    found->count += (keys[s] < UNABLE) & (ranks[s] < most);
   }
 }
 
@@ -109,8 +112,6 @@ vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t 
                        batch,
                        (float)items_a,
                        (float)items_b,
-                       !call->packed && !call->transpose_b,
-                       !call->packed && call->transpose_b,
                        (float)greatest_divisor(in_words(call->lda) * 4, vx_l1_span),
                        (float)greatest_divisor(in_words(call->ldb) * 4, vx_l1_span),
                        (float)drift(in_words(call->lda) * 4, vx_l1_span),

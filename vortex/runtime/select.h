@@ -16,7 +16,7 @@ typedef struct {
   const vx_call *call;
   const vx_shortlist *from;
   int64_t batch;
-  float items_a, items_b, plain, transposed, spacing_a, spacing_b, drift_a, drift_b;
+  float items_a, items_b, spacing_a, spacing_b, drift_a, drift_b;
 } vx_question;
 
 typedef struct {
@@ -62,7 +62,7 @@ vx_way vx_whole(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t sp
 /* Seconds of every strategy on one thread. */
 void vx_price_all(const vx_question *q, float *totals);
 
-/* A few ways wait for each other until they fill a vector; or one of more strategies than that. */
+/* A few ways wait for each other until they fill a vector, which has room for any. */
 #define VX_ROOM (VX_LANES > VX_NEAR ? VX_LANES : VX_NEAR)
 
 /* The lanes of a way. The best of them becomes `to`, if it takes less than what is there, and the seconds of each go to `by_strategy`, if

@@ -290,22 +290,21 @@ extern const float vx_call_seconds;    /* and on one */
 extern const int64_t vx_cores;         /* of the machine the library is for: what a split of k is decided for */
 extern const float vx_slopes[];
 
+/* Compiled from the cost model: predicted seconds of the strategies that `order` names, each lane on a grid and a region of its own: the rows of
+ * a block of `own` are grid_m, grid_n, splits, active, m, n, others. */
+typedef void vx_ways(const float *strategies, const float *slopes, float *totals, int32_t blocks, const int32_t *order, const float *own,
+                     float k, float a_is_col, float spacing_a, float spacing_b, float drift_a, float drift_b, float batch, float items_a,
+                     float items_b);
+
 /* What a choice is made from, by how B comes: plain, transposed, packed. So many strategies of the library, ascending, and their columns of
- * the cost. */
+ * the cost: that of outer products, and that of dot products, whose order is nothing to them. */
 typedef struct {
   const float *columns;
   const int32_t *strategies;
   int64_t count;
+  vx_ways *outer, *dot;
 } vx_shortlist;
 extern const vx_shortlist vx_shortlists[3];
-
-/* Compiled from the cost model: predicted seconds of the strategies that `order` names, each lane on a grid and a region of its own: the rows of
- * a block of `own` are grid_m, grid_n, splits, active, m, n, others. */
-typedef void vx_ways(const float *strategies, const float *slopes, float *totals, int32_t blocks, const int32_t *order, const float *own,
-                     float k, float a_is_col, float plain, float transposed, float prepacked, float spacing_a, float spacing_b,
-                     float drift_a, float drift_b, float batch, float items_a, float items_b);
-/* Of outer products, and of dot products, whose order is nothing to them. */
-vx_ways vortex_outer_ways, vortex_dot_ways;
 
 /* The emitted store stage: out[i, j] = epilogue(c[i, j], extras), or 0 where C is stored as it is summed. */
 typedef int32_t (*vx_epilogue)(const void *c, void *out, int64_t rows, int64_t columns, int64_t ldc, int64_t ldo,
