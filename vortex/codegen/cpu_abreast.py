@@ -21,7 +21,7 @@ from vortex.codegen.lower import compile_object, cpu_target
 STEPS = 4
 """Of k, for which sums stay in registers and the next as many of a panel are asked for."""
 ROWS = 10
-"""Most rows of A."""
+"""Most rows of A, for as many of which `runtime/abreast.c` has room (`VX_ABREAST_MOST`)."""
 NARROW_ROWS = 6
 """Rows up to which registers have room for what a block of steps takes of A, which LLVM then loads once for all panels.
 Of more, two vectors share each element, and LLVM, which would keep all that it loaded on the stack, is not told that
