@@ -10,7 +10,7 @@ lane. Where a lane has a grid and a region of its own,
 fills `totals[lane]`, `order[lane]` being its strategy, of those for this kind of B, and `own` blocks of a row for each
 of `OWN`; `vortex_dot_ways_<kind>` that of the dot family, whatever the order. What is alike for all of a kind is known
 when they are compiled: of 1700 instructions 1420 are left for a plain B, 1080 for a transposed or a packed one, which
-one core of an Emerald Rapids does in 0.83, 0.68 and 0.64 of the time.
+one core of an Emerald Rapids does in 0.8 to 0.9, 0.7 and 0.65 of the time.
 
 Every product is fenced: fused into an addition it would round once instead of twice, and the Python selector, which
 cannot fuse, would now and then choose otherwise.
