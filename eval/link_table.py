@@ -52,9 +52,7 @@ def widened(gemm: Any, strategies: Sequence[Strategy]) -> GemmKernel:
     tiles = sieve(decompose(operator, hardware)).register_tiles
     shapes = [(tile.m, tile.n // manifest.lanes) for tile in tiles]
     registers = hardware.instruction(manifest.dtype).registers
-    emitted = parts_of(
-        operator, strategies, shapes, LAYOUTS, registers, manifest.lanes, manifest.hardware["kept_pages"] > 0
-    )
+    emitted = parts_of(operator, strategies, shapes, LAYOUTS, registers, manifest.lanes, hardware.kept_pages > 0)
     parts = replace(emitted, quads=manifest.profile.get("quads", False))
     workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="vortex-eval-") as name:

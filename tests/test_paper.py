@@ -420,13 +420,13 @@ class TestAnalyzers:
         return analyzers.Corrected(**{name: getattr(default, name) for name in names}, ratios=ratios)
 
     def test_costs_follow_what_a_tile_of_l1_took(self, gemm):
-        default = gemm.manifest.selector()
+        default = replace(gemm.manifest.selector(), shortlists=None)  # losses are over the best of all strategies
         chosen = default.select(Shape(200, 300, 400), 1)
         ratios = {strategy: 5.0 if strategy == chosen.strategy else 1.0 for strategy in default.strategies}
         corrected = self.corrected(gemm, ratios)
         assert corrected.select(Shape(200, 300, 400), 1).strategy != chosen.strategy
         plain, scaled = (losses(at, [Shape(200, 300, 400)], 1)[0][chosen.index] for at in (default, corrected))
-        assert plain < scaled <= 5.0 * plain * (1 + 1e-5)  # a loss is over the best of all strategies, listed or not
+        assert plain < scaled <= 5.0
         alone = replace(corrected, strategies=(chosen.strategy,), shortlists=None)
         assert alone.select(Shape(200, 300, 400), 1).seconds == pytest.approx(5 * chosen.seconds, rel=1e-5)
 

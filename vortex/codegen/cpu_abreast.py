@@ -46,11 +46,10 @@ def emit_abreast(rows: Sequence[int], lanes: int, llvm_cpu: str, path: Path) -> 
 def abreast_table(rows: Sequence[int]) -> list[str]:
     """C source that hands the kernels to `runtime/abreast.c` by rows."""
     symbols = [abreast_symbol(each) for each in rows]
-    signature = "const float *, const float *, float *, " + ", ".join(["int64_t"] * 7)
     return [
-        *(f"extern int32_t {symbol}({signature});" for symbol in symbols),
+        *(f"extern vx_abreast {symbol};" for symbol in symbols),
         f"const int64_t vx_abreast_rows = {len(symbols)};",
-        f"const vx_abreast vx_abreast_tiles[] = {{{', '.join(['0', *symbols])}}};",
+        f"vx_abreast *const vx_abreast_tiles[] = {{{', '.join(['0', *symbols])}}};",
     ]
 
 

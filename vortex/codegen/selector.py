@@ -236,7 +236,7 @@ def ways(
 
     asked = {name: shortlist.asked(name) for name in (field.name for field in fields(Problem))}
     arguments = {name: tirx.Var(name, "float32") for name, value in asked.items() if value is None}
-    given = {name: Term(constant(arguments.get(name, value))) for name, value in asked.items()}
+    given = {name: Term(arguments[name] if value is None else constant(value)) for name, value in asked.items()}
     for place, name in enumerate(OWN):
         at = (made.block * len(OWN) + place) * lanes + ops.lane
         given[name] = ops.name(name, Term(made.data["own"][at]))

@@ -51,9 +51,7 @@ class Term:
 
 
 def constant(value: Any) -> Any:
-    """The expression of a term, a variable, or a float32 literal."""
-    if isinstance(value, tirx.Var):
-        return value
+    """The expression of a term, or a float32 literal."""
     return value.expression if isinstance(value, Term) else tirx.FloatImm("float32", float(np.float32(value)))
 
 

@@ -63,7 +63,8 @@ vx_way vx_whole(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t sp
 void vx_price_all(const vx_question *q, float *totals);
 
 /* A few ways wait for each other until they fill a vector, which has room for any. */
-#define VX_ROOM (VX_LANES > VX_NEAR ? VX_LANES : VX_NEAR)
+#define VX_ROOM VX_LANES
+_Static_assert(VX_ROOM >= VX_NEAR, "a way and all strategies near the best");
 
 /* The lanes of a way. The best of them becomes `to`, if it takes less than what is there, and the seconds of each go to `by_strategy`, if
  * there is one and they are less. */

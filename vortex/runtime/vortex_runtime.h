@@ -238,9 +238,9 @@ vx_nest_function vx_streamed_nest;
  * apart; and abreast.c's nest around them, of tiles that wide at most. */
 #define VX_ABREAST_MOST 10
 #define VX_ABREAST_WIDEST 32 /* vectors */
-typedef int32_t (*vx_abreast)(const float *a, const float *b, float *sums, int64_t panels, int64_t vectors, int64_t k, int64_t lda,
-                              int64_t ldb, int64_t apart, int64_t lds);
-extern const vx_abreast vx_abreast_tiles[];
+typedef int32_t vx_abreast(const float *a, const float *b, float *sums, int64_t panels, int64_t vectors, int64_t k, int64_t lda,
+                           int64_t ldb, int64_t apart, int64_t lds);
+extern vx_abreast *const vx_abreast_tiles[];
 extern const int64_t vx_abreast_rows;
 vx_nest_function vx_abreast_nest;
 
