@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.operands import Operands, WrongResultError, aligned
+from eval.operands import Operands, WrongResultError, aligned, exact_product
 from eval.operands import check as check_product
 from eval.operands import make_operands as make_product
 from eval.operator_cases import OperatorCase
@@ -117,7 +117,7 @@ def _check_product(of: OperatorOperands, result: np.ndarray) -> float:
         a, b = (a.T if e.get("trans_a") else a), (b.T if e.get("trans_b") else b)
         rows = _few(e["m"], 12)
         wide = a[rows].astype(np.float64), b.astype(np.float64)
-        exact, size = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
+        exact, size = exact_product(*wide), exact_product(*map(np.abs, wide))
         allowed = (4 * math.sqrt(e["k"]) + 8) * EPSILON * size
         if op == "bias_gelu":
             exact = exact + of["bias"]

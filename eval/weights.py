@@ -23,6 +23,7 @@ import numpy as np
 
 from eval import machine
 from eval.commands import command, ended
+from eval.operands import exact_product
 from eval.process import worker_environment
 from vortex.api import compile as compile_library
 from vortex.operators import Gemm, Weights
@@ -128,7 +129,7 @@ def work(system: str, threads: int, seconds: float, rows: Sequence[int]) -> None
                 times.append(now - start)
                 if now > end and place >= 2 * len(calls):
                     break
-            exact = a[:1].astype(np.float64) @ stood_for
+            exact = exact_product(a[:1], stood_for)
             error = float(np.abs(out[0] - exact).max() / np.abs(exact).max())
             line = {"system": system, "threads": threads, "m": m, "n": n, "k": k, "error": error}
             print(json.dumps(line | {"seconds": statistics.median(times[len(calls) :])}), flush=True)

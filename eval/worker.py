@@ -37,8 +37,6 @@ MIN_WARM_SAMPLES, MIN_COLD_SAMPLES = 3, 5
 TINY = Case("tiny", "tiny", 8, 8, 8)
 # glibc returns an aligned block to another place than it took it from: the third call is the first without fresh pages.
 FIRST_CALLS = 3
-# Threads that compute less than this share of a pause sleep; a library whose threads never do is not waited for.
-IDLE_SHARE, IDLE_SECONDS, MOST_IDLE_SECONDS = 0.1, 0.02, 1.0
 
 
 def time_batch(call: Call, count: int) -> float:
@@ -79,17 +77,6 @@ def measure_cold(call: Call, tiny: Call, seconds: float) -> Timing:
     return Timing(len(samples), min(samples), statistics.median(samples))
 
 
-def await_idle() -> None:
-    """Waits until the process computes nothing: the threads of the check's products spin on for tens of milliseconds,
-    and would hold a core that calls are to have where a round follows at once."""
-    end = time.perf_counter() + MOST_IDLE_SECONDS
-    while time.perf_counter() < end:
-        before = time.process_time()
-        time.sleep(IDLE_SECONDS)
-        if time.process_time() - before < IDLE_SHARE * IDLE_SECONDS:
-            return
-
-
 class Worker:
     """The state between requests: the system and the case at hand."""
 
@@ -121,7 +108,6 @@ class Worker:
         operands = make(case, seed)
         prepared = self.system.prepare(operands)
         share = check(operands, prepared.result())
-        await_idle()
         for _ in range(FIRST_CALLS):
             prepared.call()
         self.prepared = prepared

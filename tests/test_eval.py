@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -35,7 +37,7 @@ from eval import (
 from eval.alternate import STOLEN_ATTEMPTS, Effort, Outcome, Run, lines_of, measure, rotated, undisturbed
 from eval.offline import stages
 from eval.operator_cases import OperatorCase
-from eval.process import WorkerError, WorkerProcess
+from eval.process import WorkerError, WorkerProcess, worker_environment
 from eval.registry import PACKED, PLAIN, RIVALS, SYSTEMS
 from eval.report import main as report_main
 from eval.report import report
@@ -473,21 +475,24 @@ class TestMeasuring:
         assert timing.calls > 1000
         assert 0 < timing.best <= timing.median
 
-    def test_calls_begin_when_the_threads_of_the_check_sleep(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = {"now": 0.0, "computed": 0.0, "busy_until": 0.3}
+    def test_a_check_leaves_no_thread_at_work(self) -> None:
+        program = (
+            "import time\n"
+            "from eval.operands import check, make_operands\n"
+            "from eval.suites import Case\n"
+            "time.sleep(0.5)\n"  # threads that a BLAS begins with poll too
+            "made = make_operands(Case('s', 's/0', 200, 200, 200), 0)\n"
+            "made.out[:] = sum(made.a_mk[:, [k]] * made.b_kn[k] for k in range(200))\n"
+            "check(made, made.out)\n"
+            "before = time.process_time()\n"
+            "time.sleep(0.05)\n"
+            "print(time.process_time() - before)\n"
+        )
 
-        def sleep(seconds: float) -> None:
-            clock["computed"] += max(0.0, min(clock["busy_until"] - clock["now"], seconds))
-            clock["now"] += seconds
-
-        monkeypatch.setattr("time.sleep", sleep)
-        monkeypatch.setattr("time.perf_counter", lambda: clock["now"])
-        monkeypatch.setattr("time.process_time", lambda: clock["computed"])
-        worker.await_idle()
-        assert 0.3 <= clock["now"] <= 0.3 + 2 * worker.IDLE_SECONDS
-        clock |= {"now": 0.0, "busy_until": float("inf")}
-        worker.await_idle()
-        assert clock["now"] < worker.MOST_IDLE_SECONDS + 2 * worker.IDLE_SECONDS, "who never sleeps is not waited for"
+        run = [sys.executable, "-c", program]
+        environment = worker_environment("vortex", 2)
+        computed = subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout
+        assert float(computed) < 0.01, "of 50 ms"
 
     def test_order_rotates(self) -> None:
         assert rotated(["a", "b", "c"], 4) == ["b", "c", "a"]
