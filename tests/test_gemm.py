@@ -152,7 +152,7 @@ def test_rows_from_outside_a_cache(gemm: GemmKernel, outside: str, k: int) -> No
         assert np.array_equal(out, few), (m, n, k, plan)
 
 
-@pytest.mark.parametrize("short", [1, 2, 5, 6])
+@pytest.mark.parametrize("short", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("over_b", [False, True])
 def test_columns_of_which_l2_keeps_a_piece(gemm: GemmKernel, short: int, over_b: bool) -> None:
     """Right, and elements are the same bits in any task and as of fewer rows."""

@@ -21,7 +21,7 @@ from vortex.effects import (
     Arithmetic,
     MeasuredArithmetic,
     Value,
-    exposed,
+    exposed_stream,
     micro_kernel,
     page_waits,
     source_byte,
@@ -159,7 +159,8 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     bytes_a = FLOAT * t.rows * o.k
     traffic = (bytes_a * t.blocks + c.passed) * supply.byte + b.hidden + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
-    task, partials = busy + exposed(ops, traffic, busy) + copying + c.turning, c.partials
+    further = traffic if rates.reach else ops.most(traffic - a.streamed, 0.0)
+    task, partials = busy + exposed_stream(ops, rates, further, busy) + copying + c.turning, c.partials
     if rates.finish:
         finishing = rates.finish * (t.rows * (t.full * s.vectors + t.rest))
         task, partials = task + finishing, partials + finishing

@@ -26,6 +26,12 @@ DOT_SCATTERED_PIECED = 7.0
 long stream (an Emerald Rapids, one core, GB/s of a B of 200 MB by 3, 4, 5, 6, 7 and 8 rows: 17.4, 17.2, 16.5, 16.1,
 14.3 and 15.3 a page at a time, 21.6, 20.9, 19.7, 19.0, 15.2 and 12.9 else; of 9 to 16 MB by 3, 4 and 6 23.2, 22.9 and
 22.3, 26.7, 24.8 and 21.2);"""
+DOT_VERY_LONG, DOT_VERY_LONG_MOST, DOT_REGISTERS = 65536.0, 4.0, 32.0
+"""Steps of k from which on, and columns up to which, that is so for more than two too where pages are large, registers
+many and multiply-adds two a cycle: as many streams as there are registers for bring more than two with columns from L1
+(Zen 5, 512 rows by a k of 500000, 3 and 4 columns on a core 37 to 34 and 36 to 33 ms, on two 27 to 26 and 27 to 24).
+Shorter rows gain so from memory, on two cores, and lose from L3 (6567x4x3860 2.2 to 1.9 ms, 1000x4x5000 on one core
+0.26 to 0.31, 40000x3x1100 4.3 to 5.8), and how k is cut may not depend on how many there are;"""
 DOT_KEPT = 3.0
 """of fewer, one part of so many of L2 stays there (Emerald Rapids, a k of 500000: 512 rows by a column 72 and 60 ms, by
 two 93 and 55, the second what memory gives)."""
@@ -51,6 +57,9 @@ DOT_FAR = 0.5
 """Of the time that memory takes over the outermost cache, what is seen of the long side where several tiles of columns
 read it: no rows of it are streams then (Zen 5: 24 x 4096 x 4096 by a transposed B 6.1 ms, which was expected to take
 4.9; by packed panels 5.1)."""
+DOT_PAGED = 0.2
+"""The same where k is taken a page at a time (Zen 5, 101 MB of 6567 rows and 1 GB of 512 by 3 to 6 columns: 0.05 to 0.3
+of it on a core and on two);"""
 DOT_TORN, DOT_MANY, DOT_LONG = 0.7, 6.0, 0.5 * PAGE
 """The same where rows of the long side begin within lines, are longer than so many bytes, and the short side has more
 columns than that: arithmetic and memory do not overlap (Zen 5, 160 MB: 7, 8 and 10 columns by a k of 602 0.75 to 0.9,
@@ -88,6 +97,12 @@ def dot_pieced(rates: Rates) -> float:
     return DOT_SCATTERED_PIECED if rates.reach and not rates.in_words else DOT_PIECED
 
 
+def dot_very_long(rates: Rates) -> float:
+    """Steps of k from which on it is not taken a page at a time, for as few columns; none where there are 0."""
+    many = rates.registers >= DOT_REGISTERS and not rates.roomy
+    return 0.0 if rates.reach or rates.in_words or not many else DOT_VERY_LONG
+
+
 def dot_products(
     ops: Arithmetic, rates: Rates, p: Problem, footprint: Value, source: Value, waves: Value
 ) -> tuple[Value, Value]:
@@ -121,7 +136,10 @@ def dot_products(
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
     # What streams past few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
     page = ops.where(columns > DOT_PIECED_MOST + 0.5, kept, PAGE * columns)
-    piece = ops.where(columns > dot_pieced(rates) - 0.5, page, (1.0 / DOT_KEPT) * rates.l2_bytes)
+    paged = ops.where(columns > dot_pieced(rates) - 0.5, 1.0, 0.0)
+    if very_long := dot_very_long(rates):
+        paged = ops.where(columns <= DOT_VERY_LONG_MOST + 0.5, ops.where(p.k > very_long - 0.5, 0.0, paged), paged)
+    piece = ops.where(paged > 0.5, page, (1.0 / DOT_KEPT) * rates.l2_bytes)
     staying = ops.name("dot_staying", ops.where(abreast > 1.5, kept, ops.least(kept, piece)))
     in_l1 = ops.where(pieced > 0.5, kept / pieces, ops.where(kept > staying, staying, 2.0 * kept))
     again = tiles * reading(ops, rates, in_l1, staying, kept * rates.l2_byte, kept * source)
@@ -139,6 +157,8 @@ def dot_products(
     far = passing * beyond
     torn = ops.where(rows_apart > rates.line_bytes - 0.5, 0.0, ops.where(FLOAT * k > DOT_LONG, columns - DOT_MANY, 0.0))
     late_rows = ops.most(waits, ops.where(torn > 0.5, DOT_TORN * far, 0.0))
+    in_pages = ops.where(columns <= DOT_PIECED_MOST + 0.5, ops.where(kept > page, paged, 0.0), 0.0)
+    late_rows = late_rows + in_pages * (DOT_PAGED * far)
     late_rows = ops.where(abreast > 1.5, waits + DOT_FAR * far, late_rows)
     seen = exposed(ops, load, compute)
     if rates.reach:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vortex.effects import FLOAT, Arithmetic, Value, exposed, reading
+from vortex.effects import FLOAT, Arithmetic, Value, exposed, exposed_stream, reading
 from vortex.problem import Problem, Strategies
 from vortex.rates import FETCHED_AHEAD, Rates
 from vortex.tasks import Oriented, Supply, Task, pieced
@@ -54,7 +54,9 @@ class LoadA:
     """The rows of A of a register tile."""
 
     exposed: Value
-    """Seconds seen of all tiles' first loads."""
+    """Seconds seen of all tiles' first loads,"""
+    streamed: Value
+    """of which so many are of their stream."""
     first: Value
     """Seconds of one tile's rows from where they live,"""
     stalls: Value
@@ -136,8 +138,10 @@ def loading_a(
     stalls = stalls + one_by_one
     if rates.page_line:  # Each step of k is on another page, which no prefetcher crosses into.
         stalls = stalls + rates.page_line * t.loose_a * o.long_lines * (piece / rates.line_bytes) * o.k * supply.wait
-    seen = (1.0 - s.pack_a) * t.blocks * t.tiles * (exposed(ops, first, one) + stalls) + pieces
-    return LoadA(seen, first, stalls, one_by_one, piece, tile)
+    behind = (1.0 - s.pack_a) * t.blocks * t.tiles
+    streamed = ops.name("streamed_a", behind * exposed_stream(ops, rates, first, one))
+    seen = streamed + behind * stalls + pieces
+    return LoadA(seen, streamed, first, stalls, one_by_one, piece, tile)
 
 
 def block_a(t: Task) -> Value:

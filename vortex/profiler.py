@@ -220,7 +220,7 @@ def rates(
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
     return Rates(
         call=EFFECTS.call_s,
-        thread_start=EFFECTS.handed_s + EFFECTS.handed * profile.thread_start_s,
+        thread_start=EFFECTS.handed_s + profile.thread_start_s,
         tile_start=float(fixed),
         tile_vector=float(each),
         copy=profile.copy_s,

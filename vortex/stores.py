@@ -20,6 +20,10 @@ from vortex.tasks import Oriented, Supply, Task
 
 NEW_RUN = 512.0
 """Elements of a row of C after which hardware is ahead of the stores to it."""
+TO_AND_FRO = 2.5
+"""How many times as long again lines that two cores write parts of take where rows of tiles go past several panels: one
+core ends at them as the other begins there. Down panels they are met by one at its beginning, by the other at its end
+(Zen 5, 60 to 250 ns a row, 14 to 27 ns in the median for 8 to 10)."""
 TURN_ROWS, TURN_COLUMNS, TURN_DEPTH = 64.0, 256.0, 128.0
 """Rows in which lines begin anywhere are taken in turns where a task has as many, and as long ones, and sums are made
 of no more steps of k: as `runtime/streams.h` has it. Not by a B in words, which would be packed for each turn (Zen 4,
@@ -76,7 +80,8 @@ def contending(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, t: Task
     turned, lines = s.swap > 0.5, whole_lines(ops, rates, p.n)
     others = ops.most(ops.where(turned, p.grid_m, p.grid_n) - 1.0, p.others)
     apart = lines * ops.where(turned, whole_lines(ops, rates, t.rows), 1.0)
-    seconds = (1.0 - apart) * ops.where(turned, t.columns, t.rows) * rates.contended
+    to_and_fro = 1.0 + TO_AND_FRO * s.rows_first * ops.where(t.panels > 1.5, 1.0, 0.0)
+    seconds = (1.0 - apart) * ops.where(turned, t.columns, t.rows) * (rates.contended * to_and_fro)
     return ops.where(p.active > 1.5, ops.where(others > 0.5, seconds, 0.0), 0.0)
 
 

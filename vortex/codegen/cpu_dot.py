@@ -27,7 +27,9 @@ from vortex.families import (
     DOT_PIECED_MOST,
     DOT_SCATTERED_PIECED,
     DOT_SHARE,
+    DOT_VERY_LONG_MOST,
     dot_pieced,
+    dot_very_long,
 )
 from vortex.rates import Rates
 
@@ -230,7 +232,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool, stored
 
     Rows whose sums are `stored` by a stage follow each other, and are no streams.
     """
-    pieced = DOT_PIECED if stored else dot_pieced(rates)
+    pieced, very_long = DOT_PIECED if stored else dot_pieced(rates), 0.0 if stored else dot_very_long(rates)
     of = {kind: () if words and kind is not Rows.ONCE else shapes_of(kind, dots) for kind in Rows}
     widest, longest = max((columns for _, columns in dots), default=0), round(rates.registers) if dots else 0
     item, forms = ("void", ", int32_t, int32_t, int32_t, const int32_t *") if words else ("float", "")
@@ -243,6 +245,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool, stored
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
         f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
         f"const int64_t vx_dot_passes = {DOT_PASSES:.0f}, vx_dot_pieced = {pieced:.0f};",
+        f"const int64_t vx_dot_very_long = {very_long:.0f}, vx_dot_very_long_most = {DOT_VERY_LONG_MOST:.0f};",
     ]
 
 

@@ -119,8 +119,14 @@ typedef struct {
 /* Whether L1 is to keep a tile of columns: it has more of them than rows pass at once. */
 static int keeps(const vx_dotted *work) { return work->width > vx_dot_rows[work->width]; }
 
-/* Whether as many rows as there are registers for pass so few columns, of which L2 keeps what they need. */
-static int abreast(const vx_dotted *work) { return vx_reach && work->width < vx_dot_pieced; }
+/* Whether more columns than vx_dot_pieced come from L2 too, since rows are so long. */
+static int very_long(const vx_dotted *work) {
+  return vx_dot_very_long && work->call->k >= vx_dot_very_long && work->width <= vx_dot_very_long_most;
+}
+
+/* Whether as many rows as there are registers for pass so few columns, of which L2 keeps what they need. Where pages are large, two
+ * streams bring more beside one or two columns. */
+static int abreast(const vx_dotted *work) { return vx_reach ? work->width < vx_dot_pieced : work->width > PAIR && very_long(work); }
 
 /* Whether the rows come from outside L2, to one tile of columns. */
 static int outside(const vx_dotted *work) {
@@ -207,9 +213,10 @@ static void run_tile(const vx_dotted *work, const vx_part *part, int64_t row, in
 /* As much of k at a time as L1 keeps of a tile of columns; it orders the sums, and so depends on k and columns alone. */
 static int64_t piece_of(const vx_dotted *work, int64_t depth) {
   int64_t most = keeps(work) && !abreast(work) ? vx_dot_bytes / VX_ITEM / work->width : depth;
-  int many = work->width >= vx_dot_pieced && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
+  int few = work->width < vx_dot_pieced || very_long(work);
+  int many = !few && 4 * work->width * depth * VX_ITEM > 3 * vx_dot_bytes;
   if (many && work->columns == work->width && vx_stream_rows[work->width]) most = smaller(most, PIECE);
-  if (work->width < vx_dot_pieced) most = smaller(most, vx_dot_kept / VX_ITEM / work->width);
+  if (few) most = smaller(most, vx_dot_kept / VX_ITEM / work->width);
   return even_part(depth, larger(most, 1), LINE);
 }
 

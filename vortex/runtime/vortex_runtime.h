@@ -271,6 +271,8 @@ extern const int64_t vx_dot_cached;    /* bytes of rows that L2 holds */
 extern const int64_t vx_dot_kept;      /* of what stays there while as much arrives: rows for all tiles of columns, few long columns for all rows */
 extern const int64_t vx_dot_passes;    /* rows for each column from which on columns are laid anew where they lie badly */
 extern const int64_t vx_dot_pieced;    /* columns of a tile from which on k is taken a page at a time */
+extern const int64_t vx_dot_very_long; /* steps of k from which on it is not, by no more columns than `vx_dot_very_long_most`; 0 for none */
+extern const int64_t vx_dot_very_long_most;
 extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
