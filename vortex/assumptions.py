@@ -138,12 +138,11 @@ class Effects:
     contended_s: float = 4e-9
     """Seconds for a line of C that two cores write parts of: 10 to 17 ns while they are at the same rows, as halves of
     29 columns are on a Zen 5, and none where one of them is ahead."""
-    handed_s: float = 1.5e-7
+    handed_s: float = 2.5e-7
     """What a job takes beyond what an empty one was measured to take. Hosts move virtual cores about: two of a Zen 5
     take 0.22 us for an empty job, and products of up to 10 us 0.15 to 0.35 more than half their time, or 0.76 and 1.0,
-    for minutes or hours. The choice among these is 0.959 of the best where a library was made and runs near, 0.976
-    where far, 0.896 made near and run far, and 0.930 made far and run near; at 0.75 us, whatever was measured, 0.935
-    near and 0.967 far."""
+    a fifth of the time in one hour. The choice among these is 0.959 of the best near and 0.896 far at 0.37 us, 0.952
+    and 0.943 at 0.5, 0.935 and 0.967 at 0.75."""
     reach_share: float = 0.5
     """Of the translations that a core keeps, for the rows of one operand,"""
     page_line: float = 0.13
@@ -155,8 +154,8 @@ class Effects:
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.002
-    """Share of the latency that is seen for each line of a C that is written in pieces of its rows, by recorded races of
-    Zen 4 and Zen 5 (at none and at 0.004 the choice is worse);"""
+    """Share of the latency that is seen for each line of a C that is written in pieces of its rows, by recorded races
+    of Zen 4 and Zen 5 (at none and at 0.004 the choice is worse);"""
     scattered_strewn: float = 0.03
     """where pages are small (Granite Rapids, packed: 5355 x 3970 x 59 takes 38 ms in columns of 64, 15 row by row; an
     Emerald Rapids, 2 to 40 MB of C and a k of 3 to 64: 3.0 ns a line more than row by row, 1.1 to 2.1 behind 24 steps

@@ -72,12 +72,16 @@ class Pass:
     multiply_add: float
     """the median seconds of those, on registers alone,"""
     share: float
-    """and of the spec's rate what the fastest had; 1 where the spec says nothing of any."""
+    """and of the spec's rate what the fastest had; 1 where the spec says nothing of any;"""
+    handed: float = 0.0
+    """seconds to hand tasks to threads that wait."""
 
 
-def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float]) -> Pass:
-    """`multiply_add` times one of a vector, in seconds."""
-    seconds, beside = [], [multiply_add()]
+def one_pass(
+    timings: Sequence[Timing], multiply_add: Callable[[], float], hand_off: Callable[[], float] = lambda: 0.0
+) -> Pass:
+    """`multiply_add` times one of a vector, `hand_off` a job of nothing, in seconds."""
+    given, seconds, beside = hand_off(), [], [multiply_add()]
     for timing in timings:
         seconds.append(timing.once())
         beside.append(multiply_add())
@@ -85,7 +89,7 @@ def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float]) -> Pa
     shares = [timing.ideal / once for timing, once in zip(timings, seconds, strict=True) if timing.ideal]
     share = np.quantile(shares, 1 - FASTEST, method="higher") if shares else 1.0
     taken = tuple(once / unit for once, unit in zip(seconds, best, strict=True))
-    return Pass(taken, statistics.median(best), float(share))
+    return Pass(taken, statistics.median(best), float(share), given)
 
 
 def agreed(passes: Sequence[Pass]) -> bool:
@@ -126,17 +130,12 @@ def quads_pay(timer: Timer, shapes: Iterable[tuple[int, int]]) -> bool:
     return timer.quads
 
 
-HAND_OFFS, ROUNDS, APART_S = 200, 5, 0.005
-"""Hand-offs of a round, rounds, and seconds between them. While something else has a core for a moment a whole round
-takes four times as long: one compilation in four thought so of threads when there was a single round. And a host moves
-virtual cores about: for seconds two of a Zen 5 hand a line to each other in 350 ns instead of 45. Rounds over half a
-second did not outlive that: of three compilations one still priced the start of a thread at 2.8 us, two at 0.8."""
+HAND_OFFS = 200
+"""Of a round; one in each pass, of which the least counts. While something else has a core for a moment a whole round
+takes four times as long. And a host moves virtual cores about: for up to eight seconds two of a Zen 5 hand a line to
+each other in 350 ns instead of 45. Five rounds within 25 ms met that in one compilation of seven."""
 
 
 def handed(timer: Timer, cores: int) -> float:
-    """Seconds to hand tasks to threads that wait: a good one of many, in the round that nothing disturbed."""
-    rounds = []
-    for _ in range(ROUNDS):
-        rounds.append(float(np.quantile(timer.hand_off(cores, HAND_OFFS), 0.1)))
-        time.sleep(APART_S)
-    return min(rounds)
+    """Seconds to hand tasks to threads that wait: a good one of a round; 0 where there is no other core."""
+    return float(np.quantile(timer.hand_off(cores, HAND_OFFS), 0.1)) if cores > 1 else 0.0

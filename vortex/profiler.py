@@ -106,7 +106,7 @@ def measure(
 
     timings = [micro_kernel(*at, depth) for at, deep in depths.items() for depth in (short, deep)]
     timings += [load_stage(0), load_stage(1)]
-    passes = enough(lambda: one_pass(timings, lambda: timer.multiply_add(1)[0]))
+    passes = enough(lambda: one_pass(timings, lambda: timer.multiply_add(1)[0], lambda: handed(timer, spec.cores)))
     seconds, medians, multiply_add = settled(passes)
     low, high = seconds[:-2].reshape(-1, 2).T
     slopes = (high - low) / (np.array([*depths.values()]) - short)
@@ -120,7 +120,7 @@ def measure(
         kernels=tuple(Measurement(*at, *map(float, figures)) for at, *figures in found),
         copy_s=float(seconds[-2]),
         transpose_s=float(seconds[-1]),
-        thread_start_s=max(spec.thread_start_ns * 1e-9, handed(timer, spec.cores) if spec.cores > 1 else 0.0),
+        thread_start_s=max(spec.thread_start_ns * 1e-9, min(one.handed for one in passes)),
         quads=quads,
         peak_flops_per_s=2 * lanes / multiply_add,
     )
