@@ -128,7 +128,7 @@ def passes(shares: Iterable[float]) -> Callable[[], Pass]:
 
     def once() -> Pass:
         share = next(every)
-        return Pass((1 / share,), 1.0, share)
+        return Pass((1 / share,), 1.0, share, 0.0)
 
     return once
 

@@ -73,13 +73,11 @@ class Pass:
     """the median seconds of those, on registers alone,"""
     share: float
     """and of the spec's rate what the fastest had; 1 where the spec says nothing of any;"""
-    handed: float = 0.0
+    handed: float
     """seconds to hand tasks to threads that wait."""
 
 
-def one_pass(
-    timings: Sequence[Timing], multiply_add: Callable[[], float], hand_off: Callable[[], float] = lambda: 0.0
-) -> Pass:
+def one_pass(timings: Sequence[Timing], multiply_add: Callable[[], float], hand_off: Callable[[], float]) -> Pass:
     """`multiply_add` times one of a vector, `hand_off` a job of nothing, in seconds."""
     given, seconds, beside = hand_off(), [], [multiply_add()]
     for timing in timings:
