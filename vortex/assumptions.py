@@ -155,7 +155,9 @@ class Effects:
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
     strewn: float = 0.002
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows, by recorded races
-    of Zen 4 and Zen 5 (at none and at 0.004 the choice is worse);"""
+    of a Zen 5 (at none the choice is worse, at 0.004 predictions are);"""
+    roomy_strewn: float = 0.004
+    """where a core starts one multiply-add a cycle, by those of a Zen 4;"""
     scattered_strewn: float = 0.03
     """where pages are small (Granite Rapids, packed: 5355 x 3970 x 59 takes 38 ms in columns of 64, 15 row by row; an
     Emerald Rapids, 2 to 40 MB of C and a k of 3 to 64: 3.0 ns a line more than row by row, 1.1 to 2.1 behind 24 steps

@@ -159,7 +159,7 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     bytes_a = FLOAT * t.rows * o.k
     traffic = (bytes_a * t.blocks + c.passed) * supply.byte + b.hidden + c.again
     busy = ops.name("busy", computed.all + exposed_a + b.exposed + reload + conflicts + c.partials + c.strewn + c.edges)
-    further = traffic if rates.reach else ops.most(traffic - a.streamed, 0.0)
+    further = ops.most(traffic - a.streamed, 0.0) if rates.overlaps else traffic
     task, partials = busy + exposed_stream(ops, rates, further, busy) + copying + c.turning, c.partials
     if rates.finish:
         finishing = rates.finish * (t.rows * (t.full * s.vectors + t.rest))

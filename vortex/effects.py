@@ -105,10 +105,10 @@ def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
 
 
 def exposed_stream(ops: Arithmetic, rates: Rates, load: Value, compute: Value) -> Value:
-    """The same of a stream that hardware is ahead of, as it is where pages are large, which overlaps better:
-    r^4 / (1 + r + r^2 + r^3) of the arithmetic, 0.03 at one half, 0.25 at 1. A Zen 5, two cores, one to four columns,
-    whose lines take as long as their arithmetic: 1.1 times as long as either."""
-    if rates.reach:
+    """The same of a stream that hardware is ahead of, which overlaps better: r^4 / (1 + r + r^2 + r^3) of the
+    arithmetic, 0.03 at one half, 0.25 at 1. A Zen 5, two cores, one to four columns, whose lines take as long as their
+    arithmetic: 1.1 times as long as either."""
+    if not rates.overlaps:
         return exposed(ops, load, compute)
     least, cube = ops.most(compute, 1e-12), load * load * load
     return load * (cube / (least * (least * (least + load) + load * load) + cube))

@@ -273,7 +273,7 @@ def rates(
         alone=EFFECTS.alone / (isa.issue_per_cycle * clock),
         collided=EFFECTS.scattered_collided if small else 0.0,
         visit=EFFECTS.visit,
-        strewn=EFFECTS.scattered_strewn if small else EFFECTS.strewn,
+        strewn=EFFECTS.scattered_strewn if small else EFFECTS.roomy_strewn if roomy else EFFECTS.strewn,
         huddled=EFFECTS.huddled,
         dot_load=EFFECTS.dot_load,
         dot_stream=EFFECTS.dot_stream_cycles * vectors.issue_per_cycle / vectors.cycles,

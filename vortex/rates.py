@@ -233,6 +233,12 @@ class Rates:
         return self.streamed_broken + self.pieced_stream > 0.0
 
     @property
+    def overlaps(self) -> bool:
+        """Whether streams hide behind arithmetic as on a Zen 5: not where pages are small, and where a core starts one
+        multiply-add a cycle rows of a large B by tiles would be taken for quicker than rows that stream past."""
+        return not (self.reach or self.roomy)
+
+    @property
     def in_words(self) -> bool:
         """Whether elements are read in words, into which every B is packed."""
         return self.dot_turned < 0.5
