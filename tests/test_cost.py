@@ -1,6 +1,5 @@
 """Sanity of predicted seconds, whatever the terms are: over shapes, strategies and threads, for shipped specs."""
 
-import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -15,7 +14,7 @@ from vortex import families, loads
 from vortex.assumptions import EFFECTS
 from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER, predict_dot
-from vortex.effects import latency
+from vortex.effects import latency, line_turns
 from vortex.families import DOT_BESIDE
 from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
@@ -72,7 +71,8 @@ def test_a_larger_shape_is_not_cheaper(name, m, n, k, axis, more):
     large = replace(small, **{axis: getattr(small, axis) + more})
     past = [4 * one.m * one.n > priced(name).rates.outer_bytes for one in (small, large)]
     assume(past[0] or not past[1])  # lines of C that go past the caches do not come before, which is a gain
-    places = [16 // math.gcd(one.n, 16) for one in (small, large)]
+    ops = NumpyArithmetic(priced(name).table)
+    places = [float(line_turns(ops, priced(name).rates, np.float32(one.n))) for one in (small, large)]
     assume(not past[0] or places[0] <= places[1])  # rows that begin at fewer places of a line are fewer products
     before, after = total(name, small), total(name, large)
     assert (after >= before * (1 - EFFECT)).all()

@@ -141,8 +141,8 @@ class Effects:
     handed_s: float = 2.5e-7
     """What a job takes beyond what an empty one was measured to take. Hosts move virtual cores about: two of a Zen 5
     take 0.22 us for an empty job, and products of up to 10 us 0.15 to 0.35 more than half their time, or 0.76 and 1.0,
-    a fifth of the time in one hour. The choice among these is 0.959 of the best near and 0.896 far at 0.37 us, 0.952
-    and 0.943 at 0.5, 0.935 and 0.967 at 0.75."""
+    for eight seconds of fifty. The choice among these is 0.961 of the best near and 0.900 far at 0.37 us, 0.957 and
+    0.932 at 0.47, 0.934 and 0.979 at 0.76."""
     reach_share: float = 0.5
     """Of the translations that a core keeps, for the rows of one operand,"""
     page_line: float = 0.13

@@ -106,8 +106,8 @@ def exposed(ops: Arithmetic, load: Value, compute: Value) -> Value:
 
 def exposed_stream(ops: Arithmetic, rates: Rates, load: Value, compute: Value) -> Value:
     """The same of a stream that hardware is ahead of, which overlaps better: r^4 / (1 + r + r^2 + r^3) of the
-    arithmetic, 0.03 at one half, 0.25 at 1. A Zen 5, two cores, one to four columns, whose lines take as long as their
-    arithmetic: 1.1 times as long as either."""
+    arithmetic, 0.03 at one half, 0.25 at 1. A Zen 5, two cores, 8448 x 1 x 2816 by tiles, whose lines take about as
+    long as its arithmetic: 1.1 times as long as either."""
     if not rates.overlaps:
         return exposed(ops, load, compute)
     least, cube = ops.most(compute, 1e-12), load * load * load

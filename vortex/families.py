@@ -29,7 +29,8 @@ long stream (an Emerald Rapids, one core, GB/s of a B of 200 MB by 3, 4, 5, 6, 7
 DOT_VERY_LONG, DOT_VERY_LONG_MOST, DOT_REGISTERS = 65536.0, 4.0, 32.0
 """Steps of k from which on, and columns up to which, that is so for more than two too where pages are large, registers
 many and multiply-adds two a cycle: as many streams as there are registers for bring more than two with columns from L1
-(Zen 5, 512 rows by a k of 500000, 3 and 4 columns on a core 37 to 34 and 36 to 33 ms, on two 27 to 26 and 27 to 24).
+(Zen 5, 512 rows by a k of 500000, 3 and 4 columns on a core 36.6 to 34.2 and 36.2 to 35.0 ms, on two 19.0 to 17.5 and
+18.7 to 17.3, in another minute 4 columns 36.7 to 33.9 and 26.6 to 23.7).
 Shorter rows gain so from memory, on two cores, and lose from L3 (6567x4x3860 2.2 to 1.9 ms, 1000x4x5000 on one core
 0.26 to 0.31, 40000x3x1100 4.3 to 5.8), and how k is cut may not depend on how many there are;"""
 DOT_KEPT = 3.0

@@ -131,7 +131,7 @@ def quads_pay(timer: Timer, shapes: Iterable[tuple[int, int]]) -> bool:
 HAND_OFFS = 200
 """Of a round; one in each pass, of which the least counts. While something else has a core for a moment a whole round
 takes four times as long. And a host moves virtual cores about: for up to eight seconds two of a Zen 5 hand a line to
-each other in 350 ns instead of 45. Five rounds within 25 ms met that in one compilation of seven."""
+each other in 350 ns instead of 45. Five rounds within 25 ms met that in one compilation of six."""
 
 
 def handed(timer: Timer, cores: int) -> float:
