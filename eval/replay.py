@@ -16,7 +16,8 @@ from eval.records import Line
 from vortex.candidates import Stage, Strategy, Tile
 from vortex.hardware import spec_from
 from vortex.plans import Grid
-from vortex.profiler import Profile, rates
+from vortex.profiler import Profile
+from vortex.rating import rates
 from vortex.selector import Selector
 from vortex.shapes import shape_of
 

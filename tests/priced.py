@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 
-from vortex import profiler
+from vortex import profiler, rating
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.hardware import HardwareSpec
 from vortex.operators import Gemm
@@ -26,7 +26,7 @@ def selector(
     lanes, words = spec.multiplier(dtype).lanes, spec.words(dtype)
     kernels = kernels or [(tile.m, tile.n // lanes) for tile in found(spec, dtype).register_tiles]
     profile = profiler.compute(spec, kernels, dtype, words)
-    rates = profiler.rates(spec, profile, dtype, words)
+    rates = rating.rates(spec, profile, dtype, words)
     return Selector(tuple(strategies), rates, profile.slopes(), lanes, 12 * lanes, words)
 
 

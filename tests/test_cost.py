@@ -18,7 +18,8 @@ from vortex.effects import latency, line_turns
 from vortex.families import DOT_BESIDE
 from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
-from vortex.profiler import compute, rates
+from vortex.profiler import compute
+from vortex.rating import rates
 from vortex.selector import NumpyArithmetic, Selector, most_near, problem
 from vortex.specs import cpus, load_spec, what_if
 from vortex.stores import TO_AND_FRO

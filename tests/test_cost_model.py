@@ -17,7 +17,7 @@ import pytest
 
 from eval import model, races, replay
 from eval.stats import geometric_mean
-from vortex import profiler
+from vortex import rating
 
 RECORDED = Path(__file__).with_name("recorded_races")
 
@@ -93,8 +93,8 @@ def test_plans_that_are_apart_are_ranked(today: Today) -> None:
 def test_a_worse_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the effects that take a call into its nest and tiles, the choice and the predictions are worse."""
     today = replayed("zen5")
-    blind = replace(profiler.EFFECTS, nest_s=0.0, stage_start_s=0.0, tile_enter_cycles=0.0, tile_row_cycles=0.0)
-    monkeypatch.setattr(profiler, "EFFECTS", blind)
+    blind = replace(rating.EFFECTS, nest_s=0.0, stage_start_s=0.0, tile_enter_cycles=0.0, tile_row_cycles=0.0)
+    monkeypatch.setattr(rating, "EFFECTS", blind)
     before = replayed("zen5")
     chosen, was = ([races.share(line) for line in then.lines] for then in (today, before))
     assert geometric_mean(was) < geometric_mean(chosen) - 0.005

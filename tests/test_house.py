@@ -169,6 +169,7 @@ MODULES = (
     "device",
     "passes",
     "profiler",
+    "rating",
     "analyzer",
     "specialise",
     "compiler",

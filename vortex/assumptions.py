@@ -166,8 +166,9 @@ class Effects:
     """How many times its bytes a C of short rows costs more whose rows are all further ones."""
     dot_load: float = 0.8
     """Multiply-adds in whose time the dot family loads one vector of the short side,"""
-    dot_stream_cycles: float = 2.0
-    """and cycles for one of the long side, which comes from outside L1;"""
+    dot_line_cycles: float = 2.0
+    """and cycles for each line of the long side, which comes from outside L1 (Zen 2: 1 x 1024 x 1024 by a transposed B
+    54 us, where as many for half a line said 97);"""
     straddled: float = 0.37
     """and one that lies across two lines once more."""
     page: float = 0.2
@@ -274,7 +275,9 @@ class Effects:
     tile_fill: float = 2.0
     """The same under tiles of AMX: lines of A and of B are both on their way all the time."""
     call_s: float = 2e-7
-    """Seconds of one call in native code: door checks, selection and task set-up."""
+    """Seconds of one call in native code: door checks, selection and task set-up;"""
+    narrow_call_s: float = 3.3e-7
+    """on cores with AVX2 alone (Zen 2, Zen 3)."""
 
 
 EFFECTS = Effects()

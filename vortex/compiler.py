@@ -26,8 +26,9 @@ from vortex.errors import SpecError
 from vortex.hardware import HardwareSpec
 from vortex.library import Library, Manifest
 from vortex.operators import Conv2d, Operator, settings
-from vortex.profiler import acquire, rates
+from vortex.profiler import acquire
 from vortex.rates import Rates
+from vortex.rating import rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector, SlopeTable
 from vortex.specialise import specialised

@@ -215,8 +215,7 @@ def unforeseen(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Tas
         line = rates.line_again * line
     else:
         lines = ops.least(lines, UNFORESEEN)
-    each = ops.where(o.spacing_a > rates.l1_span - 0.5, max(line, rates.crammed_line), line)
-    return (1.0 - o.a_is_col) * (1.0 - s.pack_a) * (lines * t.height * t.steps) * each
+    return (1.0 - o.a_is_col) * (1.0 - s.pack_a) * (lines * t.height * t.steps) * line
 
 
 def reloading(

@@ -15,8 +15,9 @@ from vortex.axes import extents, fixed
 from vortex.candidates import Admitted, Sieve, Strategy, closure
 from vortex.hardware import HardwareSpec
 from vortex.operators import Operator
-from vortex.profiler import acquire, rates
+from vortex.profiler import acquire
 from vortex.rates import Rates
+from vortex.rating import rates
 from vortex.selector import SlopeTable
 from vortex.stores import TURN_COLUMNS
 

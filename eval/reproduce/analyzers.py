@@ -29,7 +29,7 @@ from eval.reproduce.vendors import by_size
 from eval.stats import geometric_mean
 from eval.suites import VORTEX_SUITES, Case, load_suite
 from eval.worker import time_batch
-from vortex import analyzer, operators, profiler
+from vortex import analyzer, operators, profiler, rating
 from vortex.arithmetic import Array
 from vortex.candidates import Sieve, Strategy, sieve
 from vortex.compiler import MOST_STRATEGIES
@@ -121,7 +121,7 @@ def configurations(gemm: Any, options: Options) -> dict[str, Configuration]:
 
     begun = time.perf_counter()
     profile = profiler.compute(hardware, [(tile.m, tile.n // manifest.lanes) for tile in found.register_tiles])
-    rates, table = profiler.rates(hardware, profile), profile.slopes()
+    rates, table = rating.rates(hardware, profile), profile.slopes()
     chosen, shortlists, panel = analyzer.analyze(
         found.strategies, rates, table, manifest.lanes, hardware.cores, MOST_STRATEGIES, {}
     )
