@@ -13,7 +13,7 @@ from typing import Any
 
 from vortex import operators
 from vortex.cache import object_files
-from vortex.candidates import Strategy, sieve
+from vortex.candidates import Strategy
 from vortex.codegen.cpu import emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
 from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
@@ -25,6 +25,7 @@ from vortex.launcher import GemmKernel
 from vortex.library import Library
 from vortex.operators import rebuilt
 from vortex.rkernel import decompose
+from vortex.sieve import sieve
 
 
 def hardware_of(gemm: Any) -> HardwareSpec:

@@ -23,9 +23,10 @@ from eval.link_table import hardware_of, widened
 from eval.plans import deed
 from eval.races import time_plans
 from vortex import operators
-from vortex.candidates import Strategy, Tile, buffer_bytes, registers_needed, sieve
+from vortex.candidates import Strategy, Tile, registers_needed
 from vortex.plans import Shape
 from vortex.rkernel import decompose
+from vortex.sieve import buffer_bytes, sieve
 from vortex.specs import what_if
 
 OVERFILLED = 2

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from functools import cache
 
 from vortex import profiler, rating
-from vortex.candidates import Sieve, Strategy, sieve
+from vortex.candidates import Strategy
 from vortex.hardware import HardwareSpec
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
 from vortex.selector import Selector
+from vortex.sieve import Sieve, sieve
 
 
 @cache

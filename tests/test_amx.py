@@ -19,11 +19,11 @@ import pytest
 import vortex
 from vortex import operators as ops
 from vortex.affinity import cpu_flags, request_tiles
-from vortex.candidates import sieve
 from vortex.dtypes import WORDS, Weights
 from vortex.errors import DeviceError, SpecError
 from vortex.hardware import spec_from
 from vortex.rkernel import decompose
+from vortex.sieve import sieve
 from vortex.specs import load_spec, what_if
 
 RNG = np.random.default_rng(11)

@@ -10,10 +10,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from priced import found
 
-from vortex.candidates import WHOLE, buffer_bytes, closure, multiples, registers_needed, sieve
+from vortex.candidates import WHOLE, closure, registers_needed
 from vortex.errors import SpecError
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
+from vortex.sieve import beyond, buffer_bytes, multiples, sieve, stays_beyond
 from vortex.specs import cpus, load_spec, what_if
 
 ITEM = Gemm().item_bytes
@@ -42,7 +43,8 @@ def check(spec, result):
         accumulators = strategy.l0.m * strategy.vectors(isa.lanes)
         assert accumulators >= spec.level("L0").min_utilization * isa.registers
         buffered = buffer_bytes(strategy.l1, strategy.stage, ITEM, strategy.l0.m)
-        assert l1.min_utilization * capacity <= buffered <= l1.max_utilization * capacity
+        farthest = beyond(spec, l1.memory) if stays_beyond(strategy.stage) else 0
+        assert l1.min_utilization * capacity <= buffered <= l1.max_utilization * max(capacity, farthest)
         assert bool(buffered) == (strategy.stage.pack_a or strategy.stage.pack_b or strategy.stage.swap)
 
 

@@ -44,11 +44,12 @@ from eval.report import report
 from eval.roofline import Limits, MemoryLevel, RooflineError, better, memory_seconds, roofline_seconds, roofline_share
 from eval.stats import Timing
 from eval.suites import Case
-from vortex.candidates import Stage, Strategy, Tile, buffer_bytes
+from vortex.candidates import Stage, Strategy, Tile
 from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
 from vortex.operators import Gemm
 from vortex.plans import Grid, LaunchPlan
+from vortex.sieve import buffer_bytes
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 LIMITS = Limits(

@@ -5,11 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from vortex.candidates import Tile, sieve
+from vortex.candidates import Tile
 from vortex.errors import DtypeError, SpecError
 from vortex.gpu_candidates import Backend, BlockStrategy
 from vortex.operators import Gemm
 from vortex.rkernel import Loop, Move, decompose
+from vortex.sieve import sieve
 from vortex.specs import gpus, load_spec
 
 Task = tuple[int, int]

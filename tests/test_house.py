@@ -51,6 +51,7 @@ MODULES = (
     "rkernel",
     "blocks",
     "candidates",
+    "sieve",
     "plans",
     "reduction_tiles",
     "rates",

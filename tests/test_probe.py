@@ -13,12 +13,12 @@ import pytest
 from recorded import AVX2, QUIET, SAPPHIRE, SKYLAKE, machine
 
 from vortex import affinity, comparison, probe
-from vortex.candidates import sieve
 from vortex.errors import DeviceError, ToolchainError
 from vortex.hardware import spec_from
 from vortex.machine import V3, Machine, read_machine
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
+from vortex.sieve import sieve
 from vortex.specs import load_spec, spec_to_toml
 
 linux = pytest.mark.skipif(

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from vortex.candidates import sieve
 from vortex.operators import Gemm
 from vortex.passes import AGREEING, PASSES, Pass, enough, settled
 from vortex.profiler import Profile, acquire, compute, recording
 from vortex.rkernel import decompose
+from vortex.sieve import sieve
 from vortex.specs import load_spec
 
 

@@ -20,13 +20,13 @@ import vortex
 from vortex import OperandError, UnknownNameError
 from vortex import operators as ops
 from vortex.batch_launcher import BatchGemmKernel
-from vortex.candidates import sieve
 from vortex.dtypes import WORDS
 from vortex.grouped_launcher import GroupedGemmKernel
 from vortex.hardware import HardwareSpec
 from vortex.operators import compiled_as, rebuilt, settings
 from vortex.plans import OperandB
 from vortex.rkernel import decompose
+from vortex.sieve import sieve
 from vortex.specs import load_spec
 
 CHAIN = ops.relu() >> ops.scale(2.0) >> ops.clamp(1.0, 6.0)

@@ -7,11 +7,12 @@ import pytest
 from priced import selector
 
 from vortex.axes import Access, Axis, Role
-from vortex.candidates import WHOLE, buffer_bytes, registers_needed, sieve
+from vortex.candidates import WHOLE, registers_needed
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory
 from vortex.operators import BatchGemm, Conv2d, Gemm, GroupedGemm, Reduce
 from vortex.plans import Shape
 from vortex.rkernel import Loop, Move, decompose, reuses
+from vortex.sieve import buffer_bytes, sieve
 from vortex.specs import cpus, load_spec, what_if
 
 

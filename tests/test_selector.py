@@ -9,7 +9,6 @@ import pytest
 from mirrors import mirror, regions_of
 from priced import found
 
-from vortex.candidates import buffer_bytes
 from vortex.compiler import MOST_STRATEGIES
 from vortex.cost import NEVER
 from vortex.errors import VortexError
@@ -20,6 +19,7 @@ from vortex.operators import Gemm
 from vortex.plans import Grid, OperandB, Shape, flat, grids
 from vortex.polymerize import Plain, select
 from vortex.regions import PATTERNS
+from vortex.sieve import buffer_bytes
 from vortex.specs import what_if
 
 SHAPES = 100_000

@@ -12,12 +12,12 @@ from recorded import CASCADE, QUIET, SKYLAKE, machine
 
 import vortex
 from vortex import comparison, probe, profiler
-from vortex.candidates import main_tiles, register_tiles, sieve
 from vortex.errors import DeviceError, NoInstructionError, SpecError
 from vortex.hardware import HardwareSpec, Instruction, Level, Memory, spec_from
 from vortex.operators import Gemm
 from vortex.plans import Grid, OperandB, Shape
 from vortex.rkernel import decompose
+from vortex.sieve import main_tiles, register_tiles, sieve
 from vortex.specs import load_spec, what_if
 
 PAGES = {"page_bytes": 4096, "kept_pages": 1536}

@@ -36,7 +36,7 @@ from vortex.analyzer import (
 )
 from vortex.axes import extents, fixed
 from vortex.batch_launcher import BatchGemmKernel
-from vortex.candidates import closure, invariant_in_m
+from vortex.candidates import closure
 from vortex.errors import OperandError, ShapeError
 from vortex.fused import FusedGemm
 from vortex.grouped_launcher import GroupedGemmKernel
@@ -48,6 +48,7 @@ from vortex.plans import Grid, OperandB, Region, Shape
 from vortex.problem import Problem
 from vortex.selector import Selector, SlopeTable, problem
 from vortex.shapes import shape_of
+from vortex.sieve import invariant_in_m
 from vortex.specialise import last_vectors, micro_kernels, specialised
 from vortex.specs import load_spec
 from vortex.stores import TURN_COLUMNS

@@ -17,7 +17,7 @@ from mirrors import mirror
 
 import vortex
 from vortex import operators as ops
-from vortex.candidates import WIDEST_PANEL, sieve
+from vortex.candidates import WIDEST_PANEL
 from vortex.dtypes import GROUPS, WEIGHT_BITS
 from vortex.epilogue import NOTHING
 from vortex.errors import DeviceError, DtypeError, OperandError, ShapeError
@@ -25,6 +25,7 @@ from vortex.launcher import GemmKernel
 from vortex.plans import Grid
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
+from vortex.sieve import sieve
 from vortex.specs import load_spec
 
 FORMATS = (

@@ -19,7 +19,6 @@ from priced import computed
 import vortex
 from vortex import operators as ops
 from vortex.affinity import cpu_flags
-from vortex.candidates import sieve
 from vortex.dtypes import WORDS
 from vortex.epilogue import NOTHING
 from vortex.errors import DtypeError, OperandError, ShapeError, SpecError
@@ -28,6 +27,7 @@ from vortex.launcher import UNREAD, left_unread
 from vortex.plans import LaunchPlan, OperandB, Shape
 from vortex.rkernel import decompose
 from vortex.shapes import shape_of
+from vortex.sieve import sieve
 from vortex.specs import load_spec
 
 RNG = np.random.default_rng(3)

@@ -67,7 +67,9 @@ class Effects:
     leap: float = 0.08
     """Share of the latency that is seen when a tile of A by columns takes a few elements of many far rows."""
     piece: float = 0.2
-    """Share of the latency that is seen at the start of each piece of a row of A that is read in several."""
+    """Share of the latency that is seen at the start of each piece of a row of A that is read in several;"""
+    narrow_piece: float = 0.4
+    """on cores with AVX2 alone (Zen 2: 121 products of up to 400 MFLOP by 113 plans)."""
     row_piece: float = 0.0027
     """Share of the latency that each piece of a row of an unpacked B adds to its stream,"""
     scattered_row_piece: float = 0.014

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vortex.analyzer import FILTERS, analyze
 from vortex.axes import extents
-from vortex.candidates import invariant_in_m, sieve, takes_packed
+from vortex.candidates import takes_packed
 from vortex.codegen.conv import conv_addition, conv_tasks
 from vortex.codegen.cpu import Addition, emit_library
 from vortex.codegen.cpu_kernels import LAYOUTS
@@ -31,6 +31,7 @@ from vortex.rates import Rates
 from vortex.rating import rates
 from vortex.rkernel import decompose
 from vortex.selector import Selector, SlopeTable
+from vortex.sieve import invariant_in_m, sieve
 from vortex.specialise import specialised
 from vortex.winograd_selector import tiles_called
 

@@ -44,6 +44,8 @@ LOOSE_FEED = 0.5
 """How much longer than a stream from L2 the rows of a plain B take that a further row tile reads, which are pages
 apart: on a Zen 5 tiles of 4 and 3 rows of 80 columns (32 and 43 bytes a cycle) lose 11 and 18 %, those of 6 rows of 64
 (21 bytes) nothing. By the races of a Granite Rapids, where pages are small, nothing."""
+FITTING = 1.5
+"""Of what a block may stay in, how much the sieve lets a packed one take of L2 at most: one of more lies beyond."""
 AGAIN, STALLED_AGAIN = 0.5, 0.4
 """What is seen, of rows of A that come anew for every panel, of their stream and of their waits: 512 x 1500 x 2560
 loses 1 to 3 % so by 14 x 32, 11 x 32 and 9 x 48 (Zen 5), and had been charged 10 to 20 %."""
@@ -238,19 +240,22 @@ def reloading(
     swell_l1 = 1.0 + again * ops.most(o.spacing_b / run - 1.0, 0.0)
     reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(t))
     between = s.rows_first * b.panel if rates.line_again else 0.0
-    again_a = reading(ops, rates, reused_a + between, reused_a, a.tile * rates.l2_byte, a.first)
+    # What L2 dropped is still in the outermost cache, if there is room.
+    near_a = ops.where(reused_a * p.active <= rates.l3_bytes, 1.0, 0.0)
+    dropped_a = ops.where(near_a > 0.5, ops.least(a.tile * supply.outer, a.first), a.first)
+    again_a = reading(ops, rates, reused_a + between, reused_a, a.tile * rates.l2_byte, dropped_a)
     block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
     reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
-    # What L2 dropped is still in the outermost cache, if there is room.
     dropped = ops.where(reused_b * p.active <= rates.l3_bytes, b.bytes * supply.outer, b.first)
     loose_feed = 1.0 if rates.reach else 1.0 + LOOSE_FEED * ops.where(t.panels > 1.5, t.loose, 0.0)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * (loose_feed * rates.l2_byte), dropped)
     filled = ops.most(reused_b * (1.0 / ((1.0 - FILLED) * rates.l2_bytes)) - FILLED / (1.0 - FILLED), 0.0)
     outside = ops.where(s.rows_first > 0.5, ops.least(filled, 1.0), ops.where(reused_b <= rates.l2_bytes, 0.0, 1.0))
     seen_b = outside * (rates.shared_stream * dropped)
-    anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * (a.tile * supply.byte)
-    # A packed block of B stays in L2 all the while.
-    beside = reused_a + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * block_b
+    anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * ops.least(a.tile * supply.byte, dropped_a)
+    # A packed block of B stays in L2 all the while, unless it lies beyond.
+    staying = ops.where(block_b <= FITTING * rates.l2_bytes, block_b, 0.0)
+    beside = reused_a + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * staying
     seen_a = ops.where(beside <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.
         both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels

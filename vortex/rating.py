@@ -96,7 +96,7 @@ def rates(
         misses=EFFECTS.misses,
         burst=EFFECTS.burst,
         leap=EFFECTS.leap,
-        piece=EFFECTS.piece,
+        piece=EFFECTS.piece if whole_lines else EFFECTS.narrow_piece,
         lone_pieces=0.0 if roomy or small else EFFECTS.lone_pieces,
         row_piece=EFFECTS.scattered_row_piece if small else EFFECTS.row_piece,
         row_start=EFFECTS.row_start,

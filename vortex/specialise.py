@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from vortex.analyzer import Price, analyze
 from vortex.axes import extents, fixed
-from vortex.candidates import Admitted, Sieve, Strategy, closure
+from vortex.candidates import Admitted, Strategy, closure
 from vortex.hardware import HardwareSpec
 from vortex.operators import Operator
 from vortex.profiler import acquire
 from vortex.rates import Rates
 from vortex.rating import rates
 from vortex.selector import SlopeTable
+from vortex.sieve import Sieve
 from vortex.stores import TURN_COLUMNS
 
 MEASURED = {(1, 2)}

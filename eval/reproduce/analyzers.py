@@ -31,7 +31,7 @@ from eval.suites import VORTEX_SUITES, Case, load_suite
 from eval.worker import time_batch
 from vortex import analyzer, operators, profiler, rating
 from vortex.arithmetic import Array
-from vortex.candidates import Sieve, Strategy, sieve
+from vortex.candidates import Strategy
 from vortex.compiler import MOST_STRATEGIES
 from vortex.cost import Cost
 from vortex.plans import Grid, LaunchPlan, OperandB, Shape
@@ -39,6 +39,7 @@ from vortex.problem import Problem
 from vortex.rkernel import decompose
 from vortex.selector import Selector
 from vortex.shapes import shape_of
+from vortex.sieve import Sieve, sieve
 
 DEFAULT, MORE, LESS = "E: L0", "E: L0, L1", "none"
 KINDS = OperandB.PLAIN, OperandB.TRANSPOSED

@@ -29,8 +29,8 @@ from eval.rivals.space import Program
 from eval.stats import geometric_mean
 from eval.suites import Case
 from vortex import operators
-from vortex.candidates import register_tiles
 from vortex.rkernel import decompose
+from vortex.sieve import register_tiles
 
 SOURCE = Path(__file__).with_name("ablation.c")
 WAYS = ("checks_everywhere", "global_padding", "loop_partitioning", "local_padding")

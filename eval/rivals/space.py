@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.link_table import every_strategy, hardware_of, widened
-from vortex.candidates import WHOLE, Stage, Strategy, Tile, buffer_bytes
+from vortex.candidates import WHOLE, Stage, Strategy, Tile
 from vortex.launcher import GemmKernel
 from vortex.library import read
+from vortex.sieve import buffer_bytes
 
 FLOAT_BYTES = 4
 MOST_ROWS, MOST_COLUMNS = 512, 2048
