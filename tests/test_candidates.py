@@ -129,6 +129,20 @@ def test_specs_near_a_shipped_one(registers, latency, most, kibibytes, line):
     check(spec, sieve(decompose(Gemm(), spec)))
 
 
+@pytest.mark.parametrize(
+    ("name", "small"), [("epyc-zen2", True), ("epyc-zen3", True), ("epyc-zen4", False), ("xeon-8255c", False)]
+)
+def test_blocks_of_b_lie_outside_a_small_l2_alone(name, small):
+    """While L2 keeps the panel that tiles of A pass."""
+    spec = load_spec(name)
+    room = spec.level("L1").max_utilization * spec.memory("l2").capacity_bytes
+    tiled = [s for s in sieve(decompose(Gemm(), spec)).strategies if s.stage.tiled]
+    away = [s for s in tiled if buffer_bytes(s.l1, s.stage, ITEM, s.l0.m) > room]
+    assert bool(away) == small
+    assert all(stays_beyond(s.stage) and s.stage.pack_b for s in away)
+    assert not any(s.stage.rows_first or s.stage.pack_a or s.stage.swap for s in away)
+
+
 @given(st.integers(1, 500), st.integers(1, 100_000))
 def test_multiples_are_a_ladder_that_ends_uncut(step, limit):
     *rungs, last = multiples(step, limit)

@@ -12,7 +12,7 @@ from priced import found, selector
 
 from vortex import families, loads
 from vortex.assumptions import EFFECTS
-from vortex.candidates import NARROW_ROWS, dot_tiles, registers_needed, tallest
+from vortex.candidates import NARROW_ROWS, WHOLE, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER, predict_dot
 from vortex.effects import latency, line_turns
 from vortex.families import DOT_BESIDE
@@ -295,6 +295,30 @@ def test_each_piece_of_a_row_of_a_begins_anew_for_every_panel(monkeypatch):
     loose = [i for i in far if not panels[i].stage.pack_a and seen[i] < NEVER]
     assert loose and longer[loose].all()
     assert not longer[[i for i in panels if panels[i].stage.pack_a or i not in far]].any()
+
+
+def test_a_block_of_b_beyond_l2_pays_for_many_rows_alone():
+    """It leaves the caches as it is packed; a large product spares what A and its sums take by blocks that L2 keeps."""
+    one = priced("epyc-zen2")
+    block = [4 * s.l1.n * s.l1.k * s.stage.pack_b * (s.l1.k < WHOLE) for s in one.strategies]
+    away = np.array([b > one.rates.l2_buffer for b in block])
+    kept = np.array([s.stage.pack_b and not a for s, a in zip(one.strategies, away, strict=True)])
+    few, many = (np.asarray(one.costs(Shape(m, 3000, 2048), ONE_TASK, 1).total) for m in (32, 3000))
+    assert few[away].min() > 1.02 * few[kept].min() and many[away].min() < many[kept].min()
+
+
+def test_rows_of_a_that_l2_dropped_come_from_the_cache_outside_it():
+    """Wherever B and C are: by panels of a packed B that far more of memory holds, 126 rows pass again from there."""
+    one, at = priced("epyc-zen2"), Shape(504, 60000, 2048, OperandB.PACKED)
+    assert one.rates.outer_bytes < 4 * 60000 * 2048
+    panels = [
+        i for i, s in enumerate(one.strategies)
+        if s.stage.tiled and s.l0.n == 16 and s.l1.m == 126 and s.l1.k >= 2048 and not s.stage.swap
+        and not (s.stage.rows_first or s.stage.pack_a or s.stage.pack_b)
+    ]  # fmt: skip
+    slow = replace(one, rates=replace(one.rates, dram_byte=2 * one.rates.dram_byte))
+    reload, again = (np.asarray(by.costs(at, ONE_TASK, 1).reload)[panels] for by in (one, slow))
+    assert len(panels) > 0 and (reload > 0).all() and (again < 1.05 * reload).all()
 
 
 def test_where_pages_are_small_each_line_of_a_from_l2_is_seen():

@@ -29,6 +29,7 @@ from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros, zeros_for_constants
 from vortex.operators import Gemm
 from vortex.plans import Grid, LaunchPlan, OperandB
+from vortex.specs import what_if
 
 RNG = np.random.default_rng(7)
 NO_RESERVE = 0x4000  # Linux; in Python's mmap from 3.13 on
@@ -291,6 +292,37 @@ def test_rows_that_crowd_the_caches_change_no_bit(gemm: GemmKernel, transpose_a:
         assert np.array_equal(close, crowded), plan
     added = gemm(left, right, out=before.copy(), accumulate=True, transpose_a=transpose_a)
     assert np.allclose(added, before + a.astype("f8") @ b, rtol=1e-5, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def narrow() -> GemmKernel:
+    """A library for an L2 that is too small for most blocks of B."""
+    sides = {"l2.capacity_bytes": 1 << 17, "l2.ways": 8, "l2.sets": 256, "l2.line_bytes": 64}
+    outer = {"l3.capacity_bytes": 1 << 22, "l3.ways": 16, "l3.sets": 4096, "l3.line_bytes": 64}
+    return vortex.compile(Gemm(), what_if(needs.few_register_tiles(), {**sides, **outer}))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_blocks_of_b_beyond_l2_change_no_bit(narrow: GemmKernel, transpose_b: bool, threads: int) -> None:
+    """More than one of them, with a part of a panel left over, and a last step of k that is short."""
+    away = [
+        (index, s) for index, s in enumerate(narrow.strategies)
+        if s.stage.pack_b and s.stage.tiled and 4 * s.l1.n * s.l1.k > narrow.manifest.rates.l2_buffer
+    ]  # fmt: skip
+    assert away
+    for index, s in away:
+        m, n, k = 3 * s.l0.m + 2, s.l1.n + s.l0.n + 3, s.l1.k + 5
+        a, b, expected = reals(m, k), reals(k, n), np.empty((m, n), np.float32)
+        whole = next((i, w) for i, w in enumerate(narrow.strategies) if w.stage.tiled and not w.stage.pack_b)
+        narrow.run(LaunchPlan(*whole, Grid(1, 1), 0.0), a, b, expected)
+        assert np.allclose(expected, a.astype("f8") @ b, rtol=1e-4, atol=1e-2)
+        (_, left), (_, right) = inside(a, 3, 10), inside(stored(b, transpose_b), 1, 4)
+        room, out = inside(np.zeros((m, n), np.float32), 5, 2)
+        plan = LaunchPlan(index, s, Grid(1, threads), 0.0, threads)
+        narrow.run(plan, left, right, out, transpose_b=transpose_b)
+        assert np.array_equal(out, expected), plan
+        assert np.isnan(room[:, :5]).all() and np.isnan(room[:, -2:]).all(), f"{plan} wrote outside out"
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])

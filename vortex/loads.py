@@ -44,8 +44,10 @@ LOOSE_FEED = 0.5
 """How much longer than a stream from L2 the rows of a plain B take that a further row tile reads, which are pages
 apart: on a Zen 5 tiles of 4 and 3 rows of 80 columns (32 and 43 bytes a cycle) lose 11 and 18 %, those of 6 rows of 64
 (21 bytes) nothing. By the races of a Granite Rapids, where pages are small, nothing."""
-FITTING = 1.5
-"""Of what a block may stay in, how much the sieve lets a packed one take of L2 at most: one of more lies beyond."""
+AWAY = 2.0
+"""Times that a packed block beyond L2 passes between there and memory, which the outermost cache may have no room for
+beside what other cores have there (Zen 2, a neighbour at work, 64 x 1024 x 1000: 3.2 ms by such a block, 2.3 by those
+that L2 keeps)."""
 AGAIN, STALLED_AGAIN = 0.5, 0.4
 """What is seen, of rows of A that come anew for every panel, of their stream and of their waits: 512 x 1500 x 2560
 loses 1 to 3 % so by 14 x 32, 11 x 32 and 9 x 48 (Zen 5), and had been charged 10 to 20 %."""
@@ -89,6 +91,11 @@ class LoadB:
     """Seconds of the stream of all bands beside which others wait: of what comes from memory, none that was seen."""
 
 
+def lies_beyond(ops: Arithmetic, rates: Rates, block: Value) -> Value:
+    """1 where a packed block of so many bytes is in the cache outside L2, which it leaves to and comes back from."""
+    return ops.where(block <= rates.l2_buffer, 0.0, 1.0)
+
+
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
     """T_load(CacheBuffer): seconds in which operands are copied or transposed into it."""
     copied = ops.where(o.transposed > 0.5, rates.transpose, rates.copy)
@@ -99,6 +106,8 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
         filling = filling * (1.0 + rates.refill * ops.least(block * (1.0 / rates.l2_bytes), 1.0))
     visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
     staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
+    block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
+    filling = filling + lies_beyond(ops, rates, block_b) * (AWAY * FLOAT * rates.dram_byte)
     # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
     often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
     leaving = t.beforehand * (FLOAT * supply.byte)
@@ -196,7 +205,10 @@ def loading_b(
         sharp = ops.least(arriving, ops.most(first - covered, FORESEEN * first))
         arriving = arriving + foreseen * (sharp - arriving)
     arriving = arriving + (t.bands - 1.0) * exposed(ops, second, covered)
+    block = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
+    away = s.pack_b * lies_beyond(ops, rates, block)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
+    seen = seen + away * t.bands * exposed(ops, size * supply.outer, covered)
     if rates.row_begin:
         beginnings = ops.where(ops.least(t.panels, t.tiles) > 1.5, t.loose * (1.0 - s.swap) * t.panels, 0.0) * o.k
         line = rates.line_bytes * rates.l2_byte
@@ -254,8 +266,10 @@ def reloading(
     seen_b = outside * (rates.shared_stream * dropped)
     anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * ops.least(a.tile * supply.byte, dropped_a)
     # A packed block of B stays in L2 all the while, unless it lies beyond.
-    staying = ops.where(block_b <= FITTING * rates.l2_bytes, block_b, 0.0)
-    beside = reused_a + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * staying
+    beside = (
+        reused_a
+        + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * (1.0 - lies_beyond(ops, rates, block_b)) * block_b
+    )
     seen_a = ops.where(beside <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.
         both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels

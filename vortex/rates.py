@@ -70,6 +70,10 @@ class Rates:
     """of a B that has to be turned over for it: none where elements are read in words."""
     l1_bytes: float
     l2_bytes: float
+    l2_certain: float
+    """Of L2, what finds room there wherever its pages are,"""
+    l2_buffer: float
+    """and what the CacheBuffer may take up."""
     l3_bytes: float
     outer_bytes: float
     """of the outermost cache, all of it: of more outputs, whole lines are written past the caches."""

@@ -45,7 +45,7 @@ def rates(
     sizes = np.array([[1.0, kernel.rows * kernel.vectors] for kernel in profile.kernels])
     fixed, each = np.maximum(np.linalg.lstsq(sizes, [kernel.start_s for kernel in profile.kernels])[0], 0.0)
     roomy, whole_lines = float(isa.issue_per_cycle <= 1), isa.lanes >= l1.line_bytes // 4
-    # A Zen 2 with small pages has of what other cores lose by them only that translations run out.
+    # A Zen 2 has of what other cores lose by small pages that translations run out, and that L2 has room by chance.
     small = spec.kept_pages > 0 and whole_lines
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
@@ -71,6 +71,8 @@ def rates(
         dot_turned=0.0 if words else float(max(dot_tiles(vectors.registers))),
         l1_bytes=l1.capacity_bytes / l1.shared_by * budget,
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
+        l2_certain=private * min(budget, resident, EFFECTS.scattered_share if spec.kept_pages else 1.0),
+        l2_buffer=private * budget,
         l3_bytes=held * EFFECTS.outer_share,
         outer_bytes=float(held),
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),

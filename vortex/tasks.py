@@ -159,7 +159,7 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     depth = ops.name("depth", ops.least(o.k, tile_k))
     # What L2 keeps of a turned product's rows and sums beside what is packed for them; all, if k takes several steps.
     packed = ops.name("at_once", ops.least(columns, s.tile_n))
-    most = ops.most((rates.l2_bytes * (1.0 / FLOAT) - s.pack_b * depth * packed) / (depth + packed), SHORTEST_TURNED)
+    most = ops.most((rates.l2_certain * (1.0 / FLOAT) - s.pack_b * depth * packed) / (depth + packed), SHORTEST_TURNED)
     turned = ops.where(steps > 1.5, 0.0, s.swap)
     return Task(
         rows=rows,

@@ -150,8 +150,8 @@ def shortlist_table(selector: Selector) -> list[str]:
 
 
 LIMITS = (
-    "room", "l1_span", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span", "crowded_rows",
-    "crammed_rows", "reach", "page_bytes", "roomy", "pieced", "panel_room",
+    "room", "l1_span", "l2_buffer", "cores", "l3_bytes", "outer_bytes", "narrow_rows", "crowded_span",
+    "crowded_rows", "crammed_rows", "reach", "page_bytes", "roomy", "pieced", "panel_room",
 )  # fmt: skip
 """Rates that the runtime looks at itself."""
 

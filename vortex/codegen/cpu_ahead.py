@@ -4,7 +4,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import LEADS, OWNS
+from vortex.codegen.cpu_tile import AWAY, LEADS, OWNS
 
 ASK_SYMBOL = "vortex_ask"
 """Of `runtime/ahead.c`."""
@@ -41,6 +41,11 @@ def leads(how: Any) -> Any:
 def owns(how: Any) -> Any:
     """Whether short rows of C are, before they are stored to."""
     return T.bitwise_and(how, OWNS) != 0
+
+
+def away(how: Any) -> Any:
+    """Whether the block of B that is packed is more than L2 has room for."""
+    return T.bitwise_and(how, AWAY) != 0
 
 
 def adds_far(begun: Any, panels: Any, m: Any, columns: Any) -> Any:

@@ -243,7 +243,7 @@ def dot_table(dots: Sequence[tuple[int, int]], rates: Rates, words: bool, stored
         f'_Static_assert({widest} < VX_DOT_MOST && {longest} <= VX_DOT_SHORT, "more registers than dot tiles know");',
         f"const int64_t vx_dot_widest = {widest}, vx_dot_short = {longest};",
         f"const int64_t vx_dot_bytes = {rates.l1_bytes * DOT_SHARE:.0f};",
-        f"const int64_t vx_dot_cached = {rates.l2_bytes:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
+        f"const int64_t vx_dot_cached = {rates.l2_certain:.0f}, vx_dot_kept = {rates.l2_bytes / DOT_KEPT:.0f};",
         f"const int64_t vx_dot_passes = {DOT_PASSES:.0f}, vx_dot_pieced = {pieced:.0f};",
         f"const int64_t vx_dot_very_long = {very_long:.0f}, vx_dot_very_long_most = {DOT_VERY_LONG_MOST:.0f};",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, leads, owns
+from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, away, leads, owns
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
@@ -71,10 +71,11 @@ def nest(
     one between them, each for its share of the rows. Where row tiles are outermost the next panel comes right after:
     each asks for all of it, unless B is in the CacheBuffer. A single tile, and one of few rows unless `how` has it
     share, asks for its own panel's AHEAD_ROWS on, if that is one stream; if `how` says so NEAR_ROWS on into L1, also if
-    rows straddle lines, or nothing. Where it trusts hardware nobody asks for a block in the CacheBuffer. Beside panels
-    that stay, each whole one asks for its share of the A that is AHEAD of the next row tile. Where a FAR part of A is
-    walked over, a tile asks for C of the next one, where sums begin or end there, and of outermost row tiles for its
-    share of the next one's rows of A, also if C goes past the caches. C that is added to is asked for if it is FAR.
+    rows straddle lines, or nothing. Where it trusts hardware nobody asks for a block in the CacheBuffer, unless that
+    lies away from L2. Beside panels that stay, each whole one asks for its share of the A that is AHEAD of the next row
+    tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or end there, and of
+    outermost row tiles for its share of the next one's rows of A, also if C goes past the caches. C that is added to is
+    asked for if it is FAR.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
     Sums are added to C, or written past the caches in the end, as `how` says.
@@ -169,6 +170,7 @@ def nest(
         quiet: T.let[T.bool] = T.bitwise_and(how, QUIET) != 0
         shares: T.let[T.bool] = T.bitwise_and(how, SHARES) != 0
         trusts: T.let[T.bool] = T.bitwise_and(how, TRUSTS) != 0
+        at_hand: T.let[T.bool] = T.Not(away(how)) if pack_b else T.bool(False)
         # Vectors of a B whose rows straddle lines wait for both, which hardware brings late.
         asks_for_own: T.let[T.bool] = T.Or(panel == ldb, T.And(asks_l1, T.truncmod(ldb, T.int64(LINE)) != 0))
         for jo in T.serial(T.truncdiv(end - first + tile_n - 1, tile_n)):
@@ -191,7 +193,7 @@ def nest(
                 # Panels that L2 keeps are not asked for: what comes next are the rows of A, if dense. Short ones end
                 # before the hardware has seen a stream: any first panel asks for those, and for all beside a B that
                 # stays.
-                stays: T.let[T.bool] = T.Or(T.bool(pack_b), T.And(kb * nb <= STAYS, m > nb))
+                stays: T.let[T.bool] = T.Or(at_hand, T.And(kb * nb <= STAYS, m > nb))
                 kept: T.let[T.bool] = T.Or(panels == 1, stays) if rows_first else panels == 1
                 # A last panel that is narrower would ask for less at a time, and so asks for nothing.
                 asking: T.let[T.int64] = T.Select(kept, T.max(whole, T.int64(1)), T.int64(1))
@@ -291,7 +293,7 @@ def nest(
                             coming: T.let[T.handle] = either(passing, A[later], (SB if pack_b else B)[further])
                             beyond: T.let[T.int64] = T.Select(passing, asked_apart, apart)
                             # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
-                            has: T.let[T.bool] = trusts if pack_b else T.And(quiet, T.Or(alone, trusts))
+                            has: T.let[T.bool] = T.And(trusts, at_hand) if pack_b else T.And(quiet, T.Or(alone, trusts))
                             rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
                             asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
                             every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))

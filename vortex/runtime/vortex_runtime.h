@@ -66,7 +66,8 @@ typedef struct {
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked
  * for, trusts hardware to bring rows of A, has room to keep a panel of B, finds B packed where it would pack it, or (L0) loads four
- * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow. */
+ * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow; and
+ * whether the block of B that it packs is away, beyond L2. */
 enum {
   VX_ADDS = 1,
   VX_STREAMS = 2,
@@ -78,7 +79,8 @@ enum {
   VX_QUADS = 128,
   VX_FILLED = 256,
   VX_OWNS = 512,
-  VX_LEADS = 1024
+  VX_LEADS = 1024,
+  VX_AWAY = 2048
 };
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
@@ -276,6 +278,7 @@ extern const int64_t vx_dot_very_long_most;
 extern const int64_t vx_fixed[3];      /* m, n, k that every call has; 0 where any will do */
 extern const int64_t vx_panel;         /* width of the panels of a packed operand, in elements */
 extern const int64_t vx_l1_span;       /* bytes after which addresses fall into the same set of L1 again */
+extern const int64_t vx_l2_buffer;     /* of L2, what the CacheBuffer may take up */
 extern const int64_t vx_l3_bytes;      /* of operands that the outermost cache keeps */
 extern const int64_t vx_outer_bytes;   /* all of it */
 extern const int64_t vx_narrow_rows;   /* most rows of the register tile of a product narrower than one */
