@@ -12,7 +12,7 @@ from priced import found, selector
 
 from vortex import families, loads
 from vortex.assumptions import EFFECTS
-from vortex.candidates import NARROW_ROWS, WHOLE, dot_tiles, registers_needed, tallest
+from vortex.candidates import NARROW_ROWS, WHOLE, Stage, Strategy, Tile, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER, predict_dot
 from vortex.effects import latency, line_turns
 from vortex.families import DOT_BESIDE
@@ -309,16 +309,29 @@ def test_a_block_of_b_beyond_l2_pays_for_many_rows_alone():
 
 def test_rows_of_a_that_l2_dropped_come_from_the_cache_outside_it():
     """Wherever B and C are: by panels of a packed B that far more of memory holds, 126 rows pass again from there."""
-    one, at = priced("epyc-zen2"), Shape(504, 60000, 2048, OperandB.PACKED)
+    spec, at = load_spec("epyc-zen2"), Shape(504, 60000, 2048, OperandB.PACKED)
+    one = selector(spec, [Strategy(Tile(6, 16, 1), Tile(126, WHOLE, 2048), Stage())])
+    one = replace(one, panel=16)
     assert one.rates.outer_bytes < 4 * 60000 * 2048
-    panels = [
-        i for i, s in enumerate(one.strategies)
-        if s.stage.tiled and s.l0.n == 16 and s.l1.m == 126 and s.l1.k >= 2048 and not s.stage.swap
-        and not (s.stage.rows_first or s.stage.pack_a or s.stage.pack_b)
-    ]  # fmt: skip
+    assert one.rates.l2_bytes < 4 * 126 * 2048
     slow = replace(one, rates=replace(one.rates, dram_byte=2 * one.rates.dram_byte))
-    reload, again = (np.asarray(by.costs(at, ONE_TASK, 1).reload)[panels] for by in (one, slow))
-    assert len(panels) > 0 and (reload > 0).all() and (again < 1.05 * reload).all()
+    (reload,), (again,) = (np.asarray(by.costs(at, ONE_TASK, 1).reload) for by in (one, slow))
+    assert 0 < again < 1.05 * reload
+
+
+def test_sums_of_a_turned_product_that_l2_loses_between_steps_of_k_are_waited_for():
+    """Not those of a single step, which are made for as many rows at a time as L2 keeps."""
+    spec = load_spec("epyc-zen2")
+    turned = Strategy(Tile(6, 16, 1), Tile(WHOLE, 128, 512), Stage(pack_b=True, swap=True))
+    one = selector(spec, [turned])
+
+    def partials(n: int, k: int) -> float:
+        """A row."""
+        return float(one.costs(Shape(63, n, k, OperandB.TRANSPOSED), ONE_TASK, 1).partials[0]) / n
+
+    assert partials(2048, 512) == partials(4096, 512) == 0
+    assert partials(4096, 1024) > 2 * partials(2000, 1024) > 0
+    assert partials(4096, 1536) > 1.3 * partials(4096, 1024)
 
 
 def test_where_pages_are_small_each_line_of_a_from_l2_is_seen():

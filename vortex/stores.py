@@ -55,6 +55,12 @@ class Stored:
     """and seconds for what of them is before the first line and behind the last."""
 
 
+SUMS_KEPT, SUMS_SEEN = 1.5, 1.0
+"""Of what the CacheBuffer may take of L2, how much sums of a turned-over product are that k in several steps loses; and
+latencies of the outermost cache that are seen then for each of their lines, in each step (Zen 2, 63 rows by a
+transposed B, k of 1024 in two steps: by 2048 columns as expected, by 3000 to 4096 1.4 to 1.6 times as long)."""
+
+
 def in_turns(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriented, t: Task) -> Value:
     """1 where rows that are not whole lines go past the caches all the same, those together that begin at the same
     place of a line; else 0."""
@@ -109,6 +115,10 @@ def storing(
     kept = ops.name("kept_byte", passing + (rates.l2_byte - passing) * t.kept)
     # What stays in L2 is copied from there in the end.
     partials = (t.steps - 1.0 + t.kept) * size * kept * rates.partial
+    # Of a product that is turned over, sums of all rows stay in the CacheBuffer from one step of k to the next.
+    sums = FLOAT * t.rows * (ops.least(t.columns, s.tile_n) + rates.lanes)
+    gone = ops.where(sums <= SUMS_KEPT * rates.l2_buffer, 0.0, ops.where(t.steps > 1.5, s.swap, 0.0))
+    partials = partials + gone * t.steps * sums * (SUMS_SEEN / rates.line_bytes) * rates.l3_latency
     # Where its rows are written in pieces, hardware is not ahead of the stores to the first lines of each.
     whole = ops.where(s.rows_first > 0.5, s.tile_n, s.width)
     run = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole), t.columns)
