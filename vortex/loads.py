@@ -44,7 +44,7 @@ LOOSE_FEED = 0.5
 """How much longer than a stream from L2 the rows of a plain B take that a further row tile reads, which are pages
 apart: on a Zen 5 tiles of 4 and 3 rows of 80 columns (32 and 43 bytes a cycle) lose 11 and 18 %, those of 6 rows of 64
 (21 bytes) nothing. By the races of a Granite Rapids, where pages are small, nothing."""
-AWAY = 2.0
+PASSAGES = 2.0
 """Times that a packed block beyond L2 passes between there and memory, which the outermost cache may have no room for
 beside what other cores have there (Zen 2, a neighbour at work, 64 x 1024 x 1000: 3.2 ms by such a block, 2.3 by those
 that L2 keeps)."""
@@ -91,9 +91,14 @@ class LoadB:
     """Seconds of the stream of all bands beside which others wait: of what comes from memory, none that was seen."""
 
 
-def lies_beyond(ops: Arithmetic, rates: Rates, block: Value) -> Value:
-    """1 where a packed block of so many bytes is in the cache outside L2, which it leaves to and comes back from."""
-    return ops.where(block <= rates.l2_buffer, 0.0, 1.0)
+def block_b(ops: Arithmetic, rates: Rates, s: Strategies, t: Task) -> Value:
+    """Bytes of B of a cache tile."""
+    return rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
+
+
+def lies_beyond(ops: Arithmetic, rates: Rates, s: Strategies, t: Task) -> Value:
+    """1 where B is packed into a block in the cache outside L2, which it leaves to and comes back from."""
+    return s.pack_b * ops.where(block_b(ops, rates, s, t) <= rates.l2_buffer, 0.0, 1.0)
 
 
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
@@ -102,12 +107,10 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
     far = 1.0 + (1.0 - o.transposed) * 2.0 * rates.ahead / (FLOAT * ops.least(t.columns, s.tile_n))
     filling = copied + FLOAT * (supply.byte * far + rates.l2_byte)
     if rates.refill:
-        block = FLOAT * t.depth * ops.least(t.columns, s.tile_n)
-        filling = filling * (1.0 + rates.refill * ops.least(block * (1.0 / rates.l2_bytes), 1.0))
+        filling = filling * (1.0 + rates.refill * ops.least(block_b(ops, rates, s, t) * (1.0 / rates.l2_bytes), 1.0))
     visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
     staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
-    block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
-    filling = filling + lies_beyond(ops, rates, block_b) * (AWAY * FLOAT * rates.dram_byte)
+    filling = filling + lies_beyond(ops, rates, s, t) * (PASSAGES * FLOAT * rates.dram_byte)
     # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
     often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
     leaving = t.beforehand * (FLOAT * supply.byte)
@@ -205,10 +208,8 @@ def loading_b(
         sharp = ops.least(arriving, ops.most(first - covered, FORESEEN * first))
         arriving = arriving + foreseen * (sharp - arriving)
     arriving = arriving + (t.bands - 1.0) * exposed(ops, second, covered)
-    block = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
-    away = s.pack_b * lies_beyond(ops, rates, block)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
-    seen = seen + away * t.bands * exposed(ops, size * supply.outer, covered)
+    seen = seen + lies_beyond(ops, rates, s, t) * t.bands * exposed(ops, size * supply.outer, covered)
     if rates.row_begin:
         beginnings = ops.where(ops.least(t.panels, t.tiles) > 1.5, t.loose * (1.0 - s.swap) * t.panels, 0.0) * o.k
         line = rates.line_bytes * rates.l2_byte
@@ -253,11 +254,11 @@ def reloading(
     reused_a = ops.where(s.rows_first > 0.5, t.depth * a.piece, block_a(t))
     between = s.rows_first * b.panel if rates.line_again else 0.0
     # What L2 dropped is still in the outermost cache, if there is room.
-    near_a = ops.where(reused_a * p.active <= rates.l3_bytes, 1.0, 0.0)
-    dropped_a = ops.where(near_a > 0.5, ops.least(a.tile * supply.outer, a.first), a.first)
+    in_outer = reused_a * p.active <= rates.l3_bytes
+    dropped_a = ops.where(in_outer, ops.least(a.tile * supply.outer, a.first), a.first)
     again_a = reading(ops, rates, reused_a + between, reused_a, a.tile * rates.l2_byte, dropped_a)
-    block_b = rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
-    reused_b = ops.where(s.rows_first > 0.5, block_b, b.panel)
+    block = block_b(ops, rates, s, t)
+    reused_b = ops.where(s.rows_first > 0.5, block, b.panel)
     dropped = ops.where(reused_b * p.active <= rates.l3_bytes, b.bytes * supply.outer, b.first)
     loose_feed = 1.0 if rates.reach else 1.0 + LOOSE_FEED * ops.where(t.panels > 1.5, t.loose, 0.0)
     again_b = reading(ops, rates, reused_b * swell_l1, reused_b, b.bytes * (loose_feed * rates.l2_byte), dropped)
@@ -266,10 +267,8 @@ def reloading(
     seen_b = outside * (rates.shared_stream * dropped)
     anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * ops.least(a.tile * supply.byte, dropped_a)
     # A packed block of B stays in L2 all the while, unless it lies beyond.
-    beside = (
-        reused_a
-        + s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * (1.0 - lies_beyond(ops, rates, block_b)) * block_b
-    )
+    staying = s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * (1.0 - lies_beyond(ops, rates, s, t))
+    beside = reused_a + staying * block
     seen_a = ops.where(beside <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.
         both = again_a + (again_b + written * supply.byte / t.tiles) / t.panels

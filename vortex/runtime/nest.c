@@ -163,10 +163,10 @@ static int64_t tile_columns(const vx_outer *work, const vx_part *part, const str
   return smaller(s->tile_n, rounded(at->end - at->column, width));
 }
 
-/* Whether blocks of B that a strategy packs are more than L2 has room for, as the cost has it. */
-static int lies_beyond(const vx_outer *work) {
-  const vx_strategy *s = work->strategy;
-  return s->pack_b && work->tile_k * s->tile_n * (int64_t)sizeof(float) > vx_l2_buffer;
+/* Whether the block of B that is packed is more than L2 has room for, as the cost has it. */
+static int lies_beyond(const vx_outer *work, const vx_part *part, const strip *at) {
+  int64_t columns = smaller(work->strategy->tile_n, at->end - at->column), depth = smaller(work->tile_k, part->depth);
+  return work->strategy->pack_b && depth * columns * (int64_t)sizeof(float) > vx_l2_buffer;
 }
 
 static void run_strip(const vx_outer *work, const vx_part *part, float *scratch, int64_t a_floats, const strip *at, int32_t finish) {
@@ -177,7 +177,7 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int near = s->held ? stays_near(call) : !follows && comes_in_time(call, at->m);
   int owns = !vx_reach || !stays_near(call), leads = !vx_reach || !keeps_all(call, at->m, part->depth);
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0) |
-                 (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work) ? VX_AWAY : 0);
+                 (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work, part, at) ? VX_AWAY : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
   int32_t how = part->accumulate | (part->filled ? VX_FILLED : 0) | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;
   for (int64_t i = 0; i < at->m; i += band) {
