@@ -96,7 +96,7 @@ def beyond(hardware: HardwareSpec, memory: str) -> int:
 
     Blocks that it keeps have few columns, for each of which A passes anew, or few steps of k, between which sums
     go and come: on one core of a Zen 2 with 512 KiB of L2 3072 x 3000 x 1024 goes at 93 GFLOP/s by blocks of 512
-    columns and 1024 steps, and at 87 by the best that L2 keeps (8448 x 3000 x 2816 at 89 and 85). Larger L2s were not
+    columns and 1024 steps, and at 87 by the best that L2 keeps (8448 x 3000 x 2816 at 90 and 85). Larger L2s were not
     asked.
     """
     place = [each.name for each in hardware.memories].index(memory)
@@ -111,7 +111,8 @@ def stays_beyond(stage: Stage) -> bool:
 
 
 def cache_tiles(rkernel: RKernel, tiles: tuple[Tile, ...]) -> tuple[list[Strategy], list[Admitted]]:
-    """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory."""
+    """L1: multiples of each main tile whose CacheBuffer stays inside the bounds of the level's memory, or blocks of B
+    in those of the cache outside a small one."""
     level, hardware = rkernel.levels[1].level, rkernel.hardware
     words = rkernel.words
     item = 4 if words else rkernel.operator.item_bytes
