@@ -96,11 +96,6 @@ def block_b(ops: Arithmetic, rates: Rates, s: Strategies, t: Task) -> Value:
     return rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
 
 
-def lies_beyond(ops: Arithmetic, rates: Rates, s: Strategies, t: Task) -> Value:
-    """1 where B is packed into a block in the cache outside L2, which it leaves to and comes back from."""
-    return s.pack_b * ops.where(block_b(ops, rates, s, t) <= rates.l2_buffer, 0.0, 1.0)
-
-
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
     """T_load(CacheBuffer): seconds in which operands are copied or transposed into it."""
     copied = ops.where(o.transposed > 0.5, rates.transpose, rates.copy)
@@ -110,7 +105,8 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
         filling = filling * (1.0 + rates.refill * ops.least(block_b(ops, rates, s, t) * (1.0 / rates.l2_bytes), 1.0))
     visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
     staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
-    filling = filling + lies_beyond(ops, rates, s, t) * (PASSAGES * FLOAT * rates.dram_byte)
+    if rates.blocks_beyond:
+        filling = filling + t.away * (PASSAGES * FLOAT * rates.dram_byte)
     # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
     often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
     leaving = t.beforehand * (FLOAT * supply.byte)
@@ -209,7 +205,8 @@ def loading_b(
         arriving = arriving + foreseen * (sharp - arriving)
     arriving = arriving + (t.bands - 1.0) * exposed(ops, second, covered)
     seen = (1.0 - s.pack_b * (1.0 - t.beforehand)) * (arriving + t.bands * rates.row_start * torn)
-    seen = seen + lies_beyond(ops, rates, s, t) * t.bands * exposed(ops, size * supply.outer, covered)
+    if rates.blocks_beyond:
+        seen = seen + t.away * t.bands * exposed(ops, size * supply.outer, covered)
     if rates.row_begin:
         beginnings = ops.where(ops.least(t.panels, t.tiles) > 1.5, t.loose * (1.0 - s.swap) * t.panels, 0.0) * o.k
         line = rates.line_bytes * rates.l2_byte
@@ -267,7 +264,7 @@ def reloading(
     seen_b = outside * (rates.shared_stream * dropped)
     anew = STALLED_AGAIN * a.stalls + (AGAIN * rates.shared_stream) * ops.least(a.tile * supply.byte, dropped_a)
     # A packed block of B stays in L2 all the while, unless it lies beyond.
-    staying = s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * (1.0 - lies_beyond(ops, rates, s, t))
+    staying = s.pack_b * (1.0 - s.rows_first) * (1.0 - t.beforehand) * (1.0 - t.away)
     beside = reused_a + staying * block
     seen_a = ops.where(beside <= rates.l2_bytes, 0.0, anew)
     if rates.room:  # Tiles read both at a time, faster than L2 gives them.

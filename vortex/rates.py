@@ -74,6 +74,8 @@ class Rates:
     """Of L2, what finds room there wherever its pages are,"""
     l2_buffer: float
     """and what the CacheBuffer may take up."""
+    blocks_beyond: float
+    """1 where a packed block of B may be more than that and lie in the cache outside, else 0."""
     l3_bytes: float
     outer_bytes: float
     """of the outermost cache, all of it: of more outputs, whole lines are written past the caches."""

@@ -13,6 +13,7 @@ from vortex.epilogue import Store
 from vortex.hardware import HardwareSpec, Instruction
 from vortex.profiler import Profile
 from vortex.rates import Rates
+from vortex.sieve import beyond
 
 FASTEST = 0.1
 """Quantile of the micro-kernels, the fastest first, that tells the clock: not one lucky measurement."""
@@ -73,6 +74,7 @@ def rates(
         l2_bytes=l2.capacity_bytes / l2.shared_by * min(budget, resident),
         l2_certain=private * min(budget, resident, EFFECTS.scattered_share if spec.kept_pages else 1.0),
         l2_buffer=private * budget,
+        blocks_beyond=float(words is None and beyond(spec, spec.level("L1").memory) > 0),
         l3_bytes=held * EFFECTS.outer_share,
         outer_bytes=float(held),
         l1_ways=NEVER_CROWDED if tiles else float(l1.ways),

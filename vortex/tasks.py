@@ -75,6 +75,8 @@ class Task:
     """1 where a block of C stays in L2 while k is cut, and A is packed for it over all of k,"""
     beforehand: Value
     """and 1 where all of B is packed before that, since several bands of rows read it."""
+    away: Value
+    """1 where B is packed into a block in the cache outside L2, which it leaves to and comes back from."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,10 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     packed = ops.name("at_once", ops.least(columns, s.tile_n))
     most = ops.most((rates.l2_certain * (1.0 / FLOAT) - s.pack_b * depth * packed) / (depth + packed), SHORTEST_TURNED)
     turned = ops.where(steps > 1.5, 0.0, s.swap)
+    away: Value = 0.0
+    if rates.blocks_beyond:
+        block = rates.bytes_b * depth * packed
+        away = ops.name("away", s.pack_b * ops.where(block <= rates.l2_buffer, 0.0, 1.0))
     return Task(
         rows=rows,
         columns=columns,
@@ -179,6 +185,7 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
         keeps=keeps,
         kept=kept,
         beforehand=ops.name("beforehand", ops.where(kept * s.pack_b * bands * p.grid_m > 1.5, 1.0, 0.0)),
+        away=away,
     )
 
 
