@@ -154,7 +154,9 @@ class Effects:
     small (Granite Rapids: tiles of 14 rows of A 4 KiB apart go at 182 GFLOP/s, of 9 at 195, and both at 192 to 198
     where rows are 64 bytes further apart). None elsewhere: a Zen 5 loses nothing by 14 such rows."""
     visit: float = 0.1
-    """Share of the latency that is seen at the start of each piece of a colliding row that is packed."""
+    """Share of the latency that is seen at the start of each piece of a colliding row that is packed,"""
+    narrow_visit: float = 0.25
+    """where a vector is half a line (Zen 2);"""
     strewn: float = 0.002
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows, by recorded races
     of a Zen 5 (at none the choice is worse, at 0.004 predictions are);"""
@@ -271,7 +273,10 @@ class Effects:
     """Seconds to stream from the outermost cache under arithmetic, over those at its declared bandwidth;"""
     scattered_outer_fill: float = 0.9
     """where pages are small, nearly all of them (Granite Rapids: one row by 2.4 to 67 MB at 24 to 28 GB/s, where the
-    probe finds 28)."""
+    probe finds 28);"""
+    narrow_outer_fill: float = 1.0
+    """where a vector is half a line, all (Zen 2, a neighbour at work: the choice among 160 races of up to 8 GFLOP is
+    0.985 of the best at 0.75, 0.987 at 1)."""
     fill: float = 0.875
     """Seconds to bring a line from L2 to L1 under arithmetic, over those of a stream at L2's declared bandwidth."""
     tile_fill: float = 2.0

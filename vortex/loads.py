@@ -44,10 +44,11 @@ LOOSE_FEED = 0.5
 """How much longer than a stream from L2 the rows of a plain B take that a further row tile reads, which are pages
 apart: on a Zen 5 tiles of 4 and 3 rows of 80 columns (32 and 43 bytes a cycle) lose 11 and 18 %, those of 6 rows of 64
 (21 bytes) nothing. By the races of a Granite Rapids, where pages are small, nothing."""
-PASSAGES = 2.0
-"""Times that a packed block beyond L2 passes between there and memory, which the outermost cache may have no room for
-beside what other cores have there (Zen 2, a neighbour at work, 64 x 1024 x 1000: 3.2 ms by such a block, 2.3 by those
-that L2 keeps)."""
+PASSAGES = 0.8
+"""Times that a transposed block beyond L2, whose lines are written in two halves, passes between there and memory,
+which the outermost cache may have no room for beside what other cores have there (Zen 2, a neighbour at work, B
+transposed: 125 x 1024 x 4096 16.5 ms by such a block and 14.7 by what L2 keeps, 269 x 3072 x 768 17.4 and 15.6). Of one
+that is copied nothing is seen (96 x 4096 x 4096 45.7 ms by 2 MB of it, by 256 KB 47.7 to 53.6)."""
 AGAIN, STALLED_AGAIN = 0.5, 0.4
 """What is seen, of rows of A that come anew for every panel, of their stream and of their waits: 512 x 1500 x 2560
 loses 1 to 3 % so by 14 x 32, 11 x 32 and 9 x 48 (Zen 5), and had been charged 10 to 20 %."""
@@ -103,10 +104,10 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
     filling = copied + FLOAT * (supply.byte * far + rates.l2_byte)
     if rates.refill:
         filling = filling * (1.0 + rates.refill * ops.least(block_b(ops, rates, s, t) * (1.0 / rates.l2_bytes), 1.0))
+    if rates.blocks_beyond:
+        filling = filling + t.away * o.transposed * (PASSAGES * FLOAT * rates.dram_byte)
     visits = (1.0 - o.transposed) * (o.spacing_b / rates.l1_span) * o.k * t.blocks * supply.wait * rates.visit
     staged = t.blocks * (t.steps * rates.stage_start + o.k * ops.where(o.transposed > 0.5, 0.0, rates.copy_row))
-    if rates.blocks_beyond:
-        filling = filling + t.away * (PASSAGES * FLOAT * rates.dram_byte)
     # Blocks of C that stay while k is cut have A packed once, and all of B beforehand for several bands of rows.
     often_a = ops.where(t.kept > 0.5, 1.0, t.blocks)
     leaving = t.beforehand * (FLOAT * supply.byte)

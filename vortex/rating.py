@@ -50,7 +50,8 @@ def rates(
     small = spec.kept_pages > 0 and whole_lines
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
-    outer_fill = EFFECTS.scattered_outer_fill if small else EFFECTS.outer_fill
+    outer_fill = EFFECTS.outer_fill if whole_lines else EFFECTS.narrow_outer_fill
+    outer_fill = EFFECTS.scattered_outer_fill if small else outer_fill
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
     panels = EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4 if small and not words else 0.0
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
@@ -111,7 +112,7 @@ def rates(
         turned_leap=EFFECTS.turned_leap,
         alone=EFFECTS.alone / (isa.issue_per_cycle * clock),
         collided=EFFECTS.scattered_collided if small else 0.0,
-        visit=EFFECTS.visit,
+        visit=EFFECTS.visit if whole_lines else EFFECTS.narrow_visit,
         strewn=EFFECTS.scattered_strewn
         if small or not whole_lines
         else EFFECTS.roomy_strewn

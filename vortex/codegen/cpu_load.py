@@ -30,6 +30,16 @@ LONG = 4
 def copy_kernel(lanes: int) -> tirx.PrimFunc:
     """Load stage: `vortex_copy(source, target, rows, columns, source_stride, target_stride)`, strides in elements."""
 
+    @T.inline
+    def pair(S: Any, D: Any, i: Any, j: Any) -> None:
+        with T.sblock("pair"):
+            vi = T.axis.spatial(S.shape[0], i)
+            vj = T.axis.spatial(S.shape[1], j * 2 * lanes)
+            T.reads(S[vi, vj : vj + 2 * lanes])
+            T.writes(D[vi, vj : vj + 2 * lanes])
+            for half in T.unroll(2):
+                D[vi, T.ramp(vj + half * lanes, 1, lanes)] = S[vi, T.ramp(vj + half * lanes, 1, lanes)]
+
     @T.prim_func(s_tir=True)
     def copy(
         source: T.handle,
@@ -48,38 +58,36 @@ def copy_kernel(lanes: int) -> tirx.PrimFunc:
             whole = T.meta_var(columns // lanes)
             # Two vectors at a time: of a loop over single ones LLVM makes a call of memcpy, for each row of a panel.
             pairs = T.meta_var(whole // 2)
-            for i in T.serial(rows):
-                for j in T.serial(pairs):
-                    with T.sblock("pair"):
-                        vi = T.axis.spatial(rows, i)
-                        vj = T.axis.spatial(pairs, j)
-                        T.reads(S[vi, vj * 2 * lanes : vj * 2 * lanes + 2 * lanes])
-                        T.writes(D[vi, vj * 2 * lanes : vj * 2 * lanes + 2 * lanes])
-                        for half in T.unroll(2):
-                            D[vi, T.ramp((vj * 2 + half) * lanes, 1, lanes)] = S[
-                                vi, T.ramp((vj * 2 + half) * lanes, 1, lanes)
+            if columns == 2 * lanes:
+                for i in T.serial(rows):
+                    pair(S, D, i, 0)
+            else:
+                for i in T.serial(rows):
+                    for j in T.serial(pairs):
+                        pair(S, D, i, j)
+                    if whole % 2 != 0:
+                        with T.sblock("odd"):
+                            vi = T.axis.spatial(rows, i)
+                            T.reads(S[vi, whole * lanes - lanes : whole * lanes])
+                            T.writes(D[vi, whole * lanes - lanes : whole * lanes])
+                            D[vi, T.ramp(whole * lanes - lanes, 1, lanes)] = S[
+                                vi, T.ramp(whole * lanes - lanes, 1, lanes)
                             ]
-                if whole % 2 != 0:
-                    with T.sblock("odd"):
-                        vi = T.axis.spatial(rows, i)
-                        T.reads(S[vi, whole * lanes - lanes : whole * lanes])
-                        T.writes(D[vi, whole * lanes - lanes : whole * lanes])
-                        D[vi, T.ramp(whole * lanes - lanes, 1, lanes)] = S[vi, T.ramp(whole * lanes - lanes, 1, lanes)]
-                for _ in T.serial((columns + lanes - 1) // lanes - whole):
-                    for l in T.vectorized(lanes):
-                        with T.sblock("mask"):
-                            v = T.axis.spatial(lanes, l)
-                            mask[v] = T.Select(T.Cast("int64", v) < columns - whole * lanes, T.int32(1), T.int32(0))
-                    for l in range(lanes):
-                        with T.sblock("load"):
-                            vi = T.axis.spatial(rows, i)
-                            v = T.axis.spatial(lanes, l)
-                            vector[v] = T.if_then_else(mask[v] != 0, S[vi, whole * lanes + v], T.float32(0))
-                    for l in range(lanes):
-                        with T.sblock("store"):
-                            vi = T.axis.spatial(rows, i)
-                            v = T.axis.spatial(lanes, l)
-                            D[vi, whole * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
+                    for _ in T.serial((columns + lanes - 1) // lanes - whole):
+                        for l in T.vectorized(lanes):
+                            with T.sblock("mask"):
+                                v = T.axis.spatial(lanes, l)
+                                mask[v] = T.Select(T.Cast("int64", v) < columns - whole * lanes, T.int32(1), T.int32(0))
+                        for l in range(lanes):
+                            with T.sblock("load"):
+                                vi = T.axis.spatial(rows, i)
+                                v = T.axis.spatial(lanes, l)
+                                vector[v] = T.if_then_else(mask[v] != 0, S[vi, whole * lanes + v], T.float32(0))
+                        for l in range(lanes):
+                            with T.sblock("store"):
+                                vi = T.axis.spatial(rows, i)
+                                v = T.axis.spatial(lanes, l)
+                                D[vi, whole * lanes + v] = T.if_then_else(mask[v] != 0, vector[v], T.float32(0))
 
     names = vector_intrinsics(lanes)
     return placed(copy, (("load", names.load, 2), ("store", names.store, 2))).mod["main"]

@@ -13,7 +13,7 @@ from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, awa
 from vortex.codegen.cpu_finish import in_registers
 from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
-from vortex.codegen.cpu_pack import copy_b, either, place_of_b, transpose_b
+from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
@@ -85,6 +85,7 @@ def nest(
     keeps = keeping and stage.keeps
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
     walks = pack_b or not rows_first
+    copies = copy_b if lanes > NARROW else copy_rows
     stores, finishes = stored.needed, in_registers(stored) and not is_col
     # How far apart A is asked for, which has no gaps: kernels of AVX2 know no other distance than that of rows of B.
     gapless: Any = (lambda row, apart: row) if lanes > NARROW else T.min
@@ -202,7 +203,7 @@ def nest(
                 if pack_b:  # noqa: SIM102
                     if T.bitwise_and(how, FILLED) == 0:
                         if stage.pack_b == "copy":
-                            copy_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
+                            copies(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
                         else:
                             transpose_b(B, SB, ldb, p0, j0, kb, nb, width, row, stride)
                 for io in T.serial(T.truncdiv(m + tile_m - 1, tile_m)):
