@@ -14,7 +14,7 @@ from vortex.candidates import WHOLE, closure, registers_needed
 from vortex.errors import SpecError
 from vortex.operators import Gemm
 from vortex.rkernel import decompose
-from vortex.sieve import beyond, buffer_bytes, multiples, sieve, stays_beyond
+from vortex.sieve import KEPT, LARGEST_BEYOND, beyond, buffer_bytes, multiples, sieve, stays_beyond
 from vortex.specs import cpus, load_spec, what_if
 
 ITEM = Gemm().item_bytes
@@ -44,7 +44,10 @@ def check(spec, result):
         assert accumulators >= spec.level("L0").min_utilization * isa.registers
         buffered = buffer_bytes(strategy.l1, strategy.stage, ITEM, strategy.l0.m)
         farthest = beyond(spec, l1.memory) if stays_beyond(strategy.stage) else 0
-        assert l1.min_utilization * capacity <= buffered <= l1.max_utilization * max(capacity, farthest)
+        inside, away = l1.max_utilization * capacity, min(l1.max_utilization * farthest, LARGEST_BEYOND)
+        assert l1.min_utilization * capacity <= buffered <= max(inside, away)
+        if buffered > inside:
+            assert ITEM * strategy.l1.k * (strategy.l0.m + strategy.l0.n) <= KEPT * capacity
         assert bool(buffered) == (strategy.stage.pack_a or strategy.stage.pack_b or strategy.stage.swap)
 
 

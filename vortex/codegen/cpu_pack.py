@@ -12,10 +12,9 @@ COPIED_AHEAD = 4096
 """Elements of B that its copy is ahead of itself: each row is a page of its own, which hardware does not follow."""
 ROWS = 8
 """Rows of B that are copied at once where a vector is half a line: as many streams, and as many lines of a panel that
-follow each other. A Zen 2 takes, with what is asked for ahead or nothing, for 16 MB of rows 8 KiB apart in pieces of
+follow each other. A Zen 2 takes, with what is asked for ahead or nothing, for 8 MB of rows 8 KiB apart in pieces of
 2 and 4 KiB 0.35 to 0.46 ns an element one after the other and 0.23 to 0.27 so, for 67 MB of rows 16 KiB apart in pieces
-of 0.5 to 4 KiB 1.0 to 0.55 and 0.88 to 0.40; 4 rows take up to 1.3 times as long, 16 up to 1.2. Other cores were not
-asked."""
+of 0.5 to 4 KiB 1.0 to 0.55 and 0.88 to 0.40; 4 and 16 rows take up to 1.3 times as long. Other cores were not asked."""
 EITHER_SYMBOL = "vortex_either"
 EITHER_IR = f"""define weak_odr hidden ptr @{EITHER_SYMBOL}(i32 %first, ptr %one, ptr %other) #0 {{
   %is_first = icmp ne i32 %first, 0
