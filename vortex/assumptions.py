@@ -156,7 +156,8 @@ class Effects:
     visit: float = 0.1
     """Share of the latency that is seen at the start of each piece of a colliding row that is packed,"""
     narrow_visit: float = 0.25
-    """where a vector is half a line (Zen 2);"""
+    """where a vector is half a line (Zen 2: 69 ns for a piece of rows 16 KiB apart, 104 of those 36 KiB apart, of 67
+    and 151 MB)."""
     strewn: float = 0.002
     """Share of the latency that is seen for each line of a C that is written in pieces of its rows, by recorded races
     of a Zen 5 (at none the choice is worse, at 0.004 predictions are);"""
