@@ -44,3 +44,19 @@ def operator_named(name: str, dtype: str | None = None) -> Any:
     if dtype is not None:
         settings["dtype"] = DTYPES[dtype]
     return getattr(operators, kind)(**settings)
+
+
+def names_for(hw: str) -> tuple[str, ...]:
+    """Those of NAMES whose operands `hw` has an instruction for: cores without VNNI have none for int8."""
+    specs: Any = importlib.import_module("vortex.specs")
+    errors: Any = importlib.import_module("vortex.errors")
+    spec = specs.load_spec(hw)
+
+    def multiplied(name: str) -> bool:
+        try:
+            spec.multiplier(operator_named(name).dtype)
+        except errors.NoInstructionError:
+            return False
+        return True
+
+    return tuple(name for name in NAMES if multiplied(name))

@@ -7,7 +7,6 @@ other library's pool is awake.
 
 import gc
 import importlib
-import os
 import random
 import statistics
 import tracemalloc
@@ -22,9 +21,9 @@ import psutil
 from eval import machine, records, selection_times
 from eval.commands import command, ended, shown
 from eval.machine import aligned
-from eval.operator_libraries import NAMES, operator_named
+from eval.operator_libraries import NAMES, names_for, operator_named
 from eval.suites import fresh_seed
-from eval.vortex_systems import load_gemm
+from eval.vortex_systems import hardware, load_gemm
 from eval.worker import time_batch
 
 CUBES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -145,15 +144,15 @@ def selections(gemm: Any, operators: Sequence[str], seed: int) -> Iterator[Figur
     """Median and worst of each operator, whose libraries are compiled or taken from the cache."""
     vortex: Any = importlib.import_module("vortex")
     for name in operators:
-        hw = os.environ.get("VORTEX_EVAL_HW", "native")
-        run = gemm if name == "gemm" else vortex.compile(operator_named(name), hw=hw)
+        run = gemm if name == "gemm" else vortex.compile(operator_named(name), hw=hardware())
         for line in selection_times.measured(run, name, seed):
             yield figure(line["name"], line["value"], "us", line["note"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command(__doc__)
-    parser.add_argument("--operators", nargs="+", choices=NAMES, default=list(NAMES), help="whose selection is timed")
+    whose = "whose selection is timed; default: all that the device has an instruction for"
+    parser.add_argument("--operators", nargs="+", choices=NAMES, help=whose)
     parser.add_argument("--selection-only", action="store_true", help="time selection and nothing else")
     parser.add_argument("--calls", type=int, default=1_000_000, help="over which memory may not grow")
     parser.add_argument("--largest-cube", type=int, default=2048, help="of the calls with m = n = k")
@@ -166,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine.check_idle()
     gemm = load_gemm(threads=1)
     about = {"seed": seed, "commit": machine.commit(), "device": machine.device()}
-    found = selections(gemm, options.operators, seed)
+    found = selections(gemm, options.operators or names_for(hardware()), seed)
     if not options.selection_only:
         found = chain(found, figures(gemm, seed, options.calls, options.largest_cube))
     for line in found:

@@ -9,6 +9,11 @@ from eval.operands import Operands
 from eval.systems import AbsentError, Prepared, System, into, package_version
 
 
+def hardware() -> str:
+    """What libraries are compiled for: VORTEX_EVAL_HW, or this machine."""
+    return os.environ.get("VORTEX_EVAL_HW", "native")
+
+
 def load_gemm(threads: int) -> Any:
     """The library named by VORTEX_EVAL_LIBRARY, or one compiled (or cached) for this machine."""
     try:
@@ -19,7 +24,7 @@ def load_gemm(threads: int) -> Any:
         raise AbsentError("this vortex has no compile()")
     vortex.set_num_threads(threads)
     path = os.environ.get("VORTEX_EVAL_LIBRARY")
-    return vortex.load(path) if path else vortex.compile("gemm", hw=os.environ.get("VORTEX_EVAL_HW", "native"))
+    return vortex.load(path) if path else vortex.compile("gemm", hw=hardware())
 
 
 def load_operator(name: str, threads: int, **settings: Any) -> Any:
@@ -29,7 +34,7 @@ def load_operator(name: str, threads: int, **settings: Any) -> Any:
     if not hasattr(operators, name):
         raise AbsentError(f"this vortex has no {name}")
     vortex.set_num_threads(threads)
-    return vortex.compile(getattr(operators, name)(**settings), hw=os.environ.get("VORTEX_EVAL_HW", "native"))
+    return vortex.compile(getattr(operators, name)(**settings), hw=hardware())
 
 
 class Vortex(System):

@@ -47,6 +47,12 @@ def test_every_operator_of_the_evaluation_has_a_name():
         operator_libraries.operator_named("reduce", "int8")
 
 
+def test_operators_are_those_that_the_device_has_an_instruction_for():
+    names = operator_libraries.NAMES
+    assert operator_libraries.names_for("epyc-zen5") == names
+    assert operator_libraries.names_for("epyc-zen2") == tuple(name for name in names if name != "int8")
+
+
 def test_a_row_for_each_operator_and_type():
     def line(dtype: str, name: str, value: float, unit: str):
         about = {"operator": "gemm", "dtype": dtype, "hw": "a100"}

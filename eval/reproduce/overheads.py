@@ -13,13 +13,13 @@ from eval.commands import shown
 from eval.compare import markdown
 from eval.offline import figures, table
 from eval.operands import check, make_operands
-from eval.operator_libraries import NAMES
+from eval.operator_libraries import NAMES, names_for
 from eval.records import Line
 from eval.report import figures_section
 from eval.reproduce.calls import in_turn, product, undisturbed
 from eval.reproduce.result import Measure, Options, Page, Result
 from eval.suites import Case, load_suite
-from eval.vortex_systems import load_gemm
+from eval.vortex_systems import hardware, load_gemm
 
 REPEATS = 20_000
 CALLS, SMOKE_CALLS = 1_000_000, 20_000
@@ -98,7 +98,7 @@ class Calls:
 
 def open_calls(options: Options, stack: ExitStack) -> Measure:
     product(options)  # compiled, or found, before anything is timed; then one thread, since no pool may be awake
-    calls, operators = (SMOKE_CALLS, NAMES[:1]) if options.smoke else (CALLS, NAMES)
+    calls, operators = (SMOKE_CALLS, NAMES[:1]) if options.smoke else (CALLS, names_for(hardware()))
 
     def measured() -> list[Line]:
         gemm = load_gemm(threads=1)
@@ -131,7 +131,7 @@ class Compiled:
 
 
 def compiled(options: Options) -> list[Compiled]:
-    return [Compiled(name) for name in (NAMES[:1] if options.smoke else NAMES)]
+    return [Compiled(name) for name in (NAMES[:1] if options.smoke else names_for("native"))]
 
 
 def open_offline(options: Options, stack: ExitStack) -> Measure:
@@ -178,9 +178,9 @@ FIG14 = Result(
 OVERHEAD = Result(
     "overhead",
     "what a call costs besides the arithmetic",
-    "the native selector of every operator, for one thread and two; from Python, on one thread whatever --threads is, "
-    "the first call of a new shape against the second, the smallest calls against torch.mm, and memory over many "
-    "calls. The paper has selection alone, in its Figure 14.",
+    "the native selector of every operator that the device has an instruction for, on one thread and two; from Python, "
+    "on one thread whatever --threads is, the first call of a new shape against the second, the smallest calls against "
+    "torch.mm, and memory over many calls. The paper has selection alone, in its Figure 14.",
     lambda options: [Calls()],
     open_calls,
     calls,
@@ -189,8 +189,9 @@ OVERHEAD = Result(
 OFFLINE = Result(
     "offline",
     "offline time, candidates, size",
-    "an empty cache folder, a fresh process each; memory is the sum over all processes when it was largest. Candidates "
-    "are counted after each filter of the sieve; the paper's 17731 are of a sieve whose bounds it does not print.",
+    "every operator that the device has an instruction for; an empty cache folder, a fresh process each; memory is the "
+    "sum over all processes when it was largest. Candidates are counted after each filter of the sieve; the paper's "
+    "17731 are of a sieve whose bounds it does not print.",
     compiled,
     open_offline,
     offline,

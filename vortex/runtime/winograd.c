@@ -20,15 +20,15 @@ typedef struct {
 static int64_t spread(int64_t count) { return (quotient_up(count, 16) | 1) * 16; }
 
 typedef void (*stage)(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
-                      int64_t column);
+                      int64_t column, int64_t filters);
 
 /* Runs `stage` on the pieces of `count` tiles from `first` that lie side by side, their rows of `block` `stride` floats apart. */
 static void each_run(const job *work, stage run, int64_t first, int64_t count, float *staged, float *block, int64_t stride,
-                     int64_t column) {
+                     int64_t column, int64_t filters) {
   for (int64_t done = 0; done < count;) {
     int64_t tile = (first + done) % work->along, row = (first + done) / work->along;
     int64_t tiles = smaller(smaller(count - done, work->along - tile), work->run);
-    run(work, row / work->down, row % work->down, tile, tiles, staged, block + done * stride, column);
+    run(work, row / work->down, row % work->down, tile, tiles, staged, block + done * stride, column, filters);
     done += tiles;
   }
 }
@@ -38,7 +38,7 @@ static int is_brought(const vx_conv *c) { return vx_conv_begin || vx_turns(c->x_
 
 /* Input stage of one run. What passes the load stage does so a row of the windows at a time. */
 static void load_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
-                     int64_t column) {
+                     int64_t column, int64_t filters) {
   const vx_conv *c = work->conv;
   int64_t side = work->algorithm->tile, window = side + 2;
   int64_t top = row * side - c->pad_top, left = tile * side - c->pad_left;
@@ -77,13 +77,12 @@ static void finish(const vx_conv *c, const float *sums, int64_t apart, float *ou
   stage(sums, out, pixels, filters, apart, ldc, data[0], stride[0], data[1], stride[1], data[2], stride[2], data[3], stride[3]);
 }
 
-/* Output stage of one run, of the filters from `column` to the end of their block. */
+/* Output stage of one run, of `filters` from `column` on: those that follow may be another task's. */
 static void store_run(const job *work, int64_t image, int64_t row, int64_t tile, int64_t tiles, float *staged, float *block,
-                      int64_t column) {
+                      int64_t column, int64_t filters) {
   const vx_conv *c = work->conv;
   int64_t side = work->algorithm->tile, top = row * side, left = tile * side;
   int64_t rows = smaller(side, c->out_h - top), columns = smaller(tiles * side, c->out_w - left);
-  int64_t filters = smaller(work->plan.panels * vx_winograd_width, c->filters - column);
   float *y = c->y + image * c->y_stride[0] + top * c->y_stride[1] + left * c->y_stride[2] + column * c->y_stride[3];
   int64_t pixel = rounded(filters, vx_lanes), ldc = c->y_stride[2];
   if (!vx_turns(c->y_stride, c->filters)) {
@@ -129,8 +128,8 @@ static void multiply(const job *work, const float *v, float *m, int64_t tiles, i
 static void run_task(void *context, int64_t index) {
   job *work = context;
   int64_t first = index % work->plan.grid_tiles * work->tiles_per_task;
-  int64_t end = smaller(first + work->tiles_per_task, work->tiles), panels = quotient_up(work->conv->filters, vx_winograd_width);
-  int64_t panel = index / work->plan.grid_tiles * work->panels_per_task, last = smaller(panel + work->panels_per_task, panels);
+  int64_t end = smaller(first + work->tiles_per_task, work->tiles), every = quotient_up(work->conv->filters, vx_winograd_width);
+  int64_t panel = index / work->plan.grid_tiles * work->panels_per_task, last = smaller(panel + work->panels_per_task, every);
   if (first >= end || panel >= last) return;
   int64_t points = work->algorithm->points, turned = work->x_floats > work->y_floats ? work->x_floats : work->y_floats;
   float *v = vx_scratch((size_t)(points * (work->v_point + work->m_point) + turned) * sizeof(float));
@@ -142,10 +141,12 @@ static void run_task(void *context, int64_t index) {
   int64_t blocks = quotient_up(end - first, work->plan.tiles), low = (end - first) / blocks, extra = (end - first) % blocks;
   for (int64_t b = 0; b < blocks; b++) {
     int64_t tiles = low + (b < extra);
-    each_run(work, load_run, first, tiles, staged, v, work->v_row, 0);
+    each_run(work, load_run, first, tiles, staged, v, work->v_row, 0, 0);
     for (int64_t j = panel; j < last; j += work->plan.panels) {
-      multiply(work, v, m, tiles, j, smaller(work->plan.panels, last - j));
-      each_run(work, store_run, first, tiles, staged, m, work->m_row, j * vx_winograd_width);
+      int64_t panels = smaller(work->plan.panels, last - j), column = j * vx_winograd_width;
+      multiply(work, v, m, tiles, j, panels);
+      each_run(work, store_run, first, tiles, staged, m, work->m_row, column,
+               smaller(panels * vx_winograd_width, work->conv->filters - column));
     }
     first += tiles;
   }
