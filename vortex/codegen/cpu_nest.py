@@ -10,10 +10,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, away, leads, owns
-from vortex.codegen.cpu_finish import in_registers
-from vortex.codegen.cpu_kernels import dispatch_symbol
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
+from vortex.codegen.cpu_run import tile_called
 from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
@@ -52,11 +51,9 @@ STAYS = T.int64(1 << 16)
 next panel. By 5 x 80 13068x128x300 went from 10.4 to 9.3 ms on a Zen 4, from 5.5 to 5.0 on both its cores."""
 QUICK, NEVER = 5, T.int64(1 << 40)
 """Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
+LEAST_RUN = 4
+"""Tiles of a run that is called as one."""
 PACK_B = ("none", "copy", "transpose")
-
-
-STORE_SYMBOL, FINISH_SYMBOL = "vortex_store", "vortex_finish"
-"""The store stage on sums in memory, of `runtime/`, and a finishing micro-kernel."""
 
 
 def nest(
@@ -81,57 +78,14 @@ def nest(
     Sums are added to C, or written past the caches in the end, as `how` says.
     """
     rows_first, pack_a, pack_b, is_col = stage.rows_first, stage.pack_a, stage.pack_b != "none", stage.layout == "col"
-    compute, compute_keeping = dispatch_symbol(stage.layout), dispatch_symbol(stage.layout, True)
+    call = tile_called(stage.layout, lanes, stored)
     keeps = keeping and stage.keeps
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
-    walks = pack_b or not rows_first
+    walks, reads_a = pack_b or not rows_first, from_memory and rows_first
     copies = copy_b if lanes > NARROW else copy_rows
-    stores, finishes = stored.needed, in_registers(stored) and not is_col
+    stores = stored.needed
     # How far apart A is asked for, which has no gaps: kernels of AVX2 know no other distance than that of rows of B.
     gapless: Any = (lambda row, apart: row) if lanes > NARROW else T.min
-
-    def through_memory(finish: Any) -> Any:
-        return finish != 2 if finishes else True
-
-    @T.inline
-    def l0(
-        of_a: Any,
-        of_b: Any,
-        of_c: Any,
-        height: Any,
-        wide: Any,
-        kb: Any,
-        step: Any,
-        apart: Any,
-        ldc: Any,
-        how: Any,
-        coming: Any,
-        every: Any,
-        beyond: Any,
-        keeping: Any,
-        kept: Any,
-        finish: Any,
-        store: Any,
-        row: Any,
-        column: Any,
-    ) -> None:
-        """A register tile, and the store stage of it from `row` and `column` of C on, unless `finish` is 0."""
-        vecs: T.let[T.int64] = T.truncdiv(wide + lanes - 1, T.int64(lanes))
-        last: T.let[T.int32] = T.Cast("int32", wide - (vecs - 1) * lanes)
-        size = T.meta_var((T.Cast("int32", height), T.Cast("int32", vecs)))
-        if finishes:  # noqa: SIM102
-            if finish == 2:
-                inputs = T.meta_var((of_a, of_b, kb, step, apart, last, coming, every))
-                T.evaluate(T.call_extern("int32", FINISH_SYMBOL, *size, *inputs, store, row, column))
-        if through_memory(finish):
-            tile = T.meta_var((of_a, of_b, of_c, kb, step, apart, ldc, last, how, coming, every, beyond, kept))
-            if keeping:
-                T.evaluate(T.call_extern("int32", compute_keeping, *tile, *size))
-            else:
-                T.evaluate(T.call_extern("int32", compute, *tile, *size))
-            if stores:  # noqa: SIM102
-                if finish != 0:
-                    T.evaluate(T.call_extern("int32", STORE_SYMBOL, store, of_c, ldc, row, column, height, wide))
 
     @T.prim_func(s_tir=True)
     def l1(
@@ -234,7 +188,10 @@ def nest(
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
                     many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
                     adds: T.let[T.bool] = adds_far(begun, panels, m, nb)
-                    far: T.let[T.bool] = T.Or(adds, T.And(reads, many)) if walks else T.bool(False)
+                    owning: T.let[T.bool] = T.And(T.And(owns(how), ended == 0), T.And(ldc == nb, nb <= SHORT))
+                    # Outermost row tiles that own the rows of C that follow have asked for those of the next one.
+                    unasked: T.let[T.bool] = T.Not(owning) if rows_first else T.bool(True)
+                    far: T.let[T.bool] = T.And(unasked, T.Or(adds, T.And(reads, many))) if walks else T.bool(False)
                     # After the last panel comes the next step of k, or the first panel of what is beside this block.
                     leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
                     down_k: T.let[T.int64] = T.Select(p0 + kb < k, kb, T.Select(leaves, -p0, T.int64(0)))
@@ -242,85 +199,127 @@ def nest(
                     # A single tile waits for rows of B that lie apart, others find them.
                     found: T.let[T.bool] = T.Or(apart <= row, tiles > 1)
                     dense: T.let[T.bool] = T.And(leads(how), T.And(kb == step, found)) if from_memory else T.bool(False)
-                    owning: T.let[T.bool] = T.And(owns(how), T.And(ldc == nb, nb <= SHORT))
                     # Each panel asks for its part of as many rows as the tallest tile has.
                     tallest: T.let[T.int64] = low + T.Select(extra > 0, T.int64(1), T.int64(0))
                     often: T.let[T.int64] = T.max(T.truncdiv(STEP * asked_apart * asking, tallest), T.int64(STEP))
                     part: T.let[T.int64] = T.truncdiv(tallest * kb, asking)
-                    for x in T.serial(tiles if rows_first else panels):
-                        for y in T.serial(panels if rows_first else tiles):
-                            t: T.let[T.int64] = y if rows_first else x
-                            u: T.let[T.int64] = x if rows_first else y
-                            j: T.let[T.int64] = j0 + t * width
-                            wide: T.let[T.int64] = T.min(width, j0 + nb - j)
-                            i: T.let[T.int64] = u * low + T.min(u, extra)
-                            height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
-                            origin: T.let[T.int64] = first_panel + t * next_panel
-                            # A panel that comes from outside L2 arrives while the tiles of the one before are computed.
-                            ahead: T.let[T.int64] = T.Select(t + 1 < panels, origin + next_panel, after_last)
-                            follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
-                            quick: T.let[T.bool] = T.And(height <= QUICK, T.Not(shares))
-                            own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), asks_for_own)
-                            shared: T.let[T.bool] = T.And(keeps_any, wide == width) if keeps else T.bool(False)
-                            from_kept: T.let[T.bool] = T.And(shared, u > 0)
-                            alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(own, T.Not(shared))
-                            near: T.let[T.bool] = T.And(alone, asks_l1)
-                            share: T.let[T.int64] = (
-                                T.int64(0) if rows_first else u * asked + T.min(u, kb - asked * tiles)
-                            )
-                            passing: T.let[T.bool] = T.And(dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays))))
-                            if t == 0 and owning and ended == 0:
-                                # Rows of C that follow each other: their lines are owned before they are stored to.
-                                owned: T.let[T.bool] = height * nb <= WAITED_FOR
-                                fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
-                            if far:
-                                goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
-                                ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
-                            if from_memory and rows_first:  # noqa: SIM102
-                                if many and not passing and not trusts:
-                                    begin: T.let[T.int64] = corner + (i + height) * step + T.truncdiv(t * kb, panels)
-                                    ask(T.address_of(A[begin]), height, T.truncdiv(kb, panels), step, 0)
-                            left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
-                            right: T.let[T.int64] = t * stride if pack_b else origin
-                            of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[right])
-                            further: T.let[T.int64] = (
-                                follows * stride + share * row
-                                if pack_b
-                                else T.Select(
-                                    alone, origin + T.Select(near, NEAR_ROWS, AHEAD_ROWS) * ldb, ahead + share * ldb
+                    # Tiles that lie alike are a run, unless each is stored, keeps B, or asks for C or A of the next.
+                    asks_itself: T.let[T.bool] = (
+                        T.And(many, T.And(reads_a, T.Not(trusts))) if rows_first else T.Or(owning, keeps_any)
+                    )
+                    singly: T.let[T.bool] = T.Or(T.Or(far, asks_itself), finishing != 0)
+                    panel_on: T.let[T.int64] = stride if pack_b else next_panel
+                    spare: T.let[T.int64] = kb - asked * tiles
+                    # Over panels one of whole ones, but for a first one that asks for rows of A, and a last one.
+                    in_l2: T.let[T.bool] = T.And(trusts, at_hand) if pack_b else T.And(quiet, trusts)
+                    alike: T.let[T.int64] = T.Select(T.Or(in_l2, T.And(dense, kept)), whole, T.min(whole, panels - 1))
+                    leads_in: T.let[T.bool] = T.And(dense, T.Not(kept))
+                    pays: T.let[T.bool] = T.And(T.Not(singly), (alike if rows_first else tiles) >= LEAST_RUN)
+                    at = T.alloc_buffer((1,), "int64", scope="local")
+                    for in_runs in T.unroll(2):
+                        outer: T.let[T.int64] = tiles if rows_first else panels
+                        for x in T.serial(T.Select(T.Cast("int32", pays) == in_runs, outer, T.int64(0))):
+                            at[0] = 0
+                            while at[0] < (panels if rows_first else tiles):
+                                y: T.let[T.int64] = at[0]
+                                # Tiles go on to where they are a row less high, or ask for a row less.
+                                even: T.let[T.int64] = T.Select(y < extra, extra, tiles)
+                                over_tiles: T.let[T.int64] = T.Select(y < spare, T.min(even, spare), even) - y
+                                in_run: T.let[T.int64] = (
+                                    T.Select(T.And(y == 0, leads_in), T.int64(1), T.max(alike - y, T.int64(1)))
+                                    if rows_first
+                                    else over_tiles
                                 )
-                            )
-                            later: T.let[T.int64] = corner + (i + height) * step + AHEAD + t * part
-                            coming: T.let[T.handle] = either(passing, A[later], (SB if pack_b else B)[further])
-                            beyond: T.let[T.int64] = T.Select(passing, asked_apart, apart)
-                            # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
-                            has: T.let[T.bool] = T.And(trusts, at_hand) if pack_b else T.And(quiet, T.Or(alone, trusts))
-                            rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
-                            asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
-                            every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))
-                            place: T.let[T.int64] = (
-                                T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
-                            )
-                            l0(
-                                T.address_of((SA if pack_a else A)[left]),
-                                of_b,
-                                T.address_of(C[place]),
-                                height,
-                                wide,
-                                kb,
-                                step,
-                                row if pack_b else T.Select(from_kept, width, ldb),
-                                ldc,
-                                T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS)),
-                                coming,
-                                every,
-                                beyond,
-                                T.And(shared, u == 0) if keeps else False,
-                                T.address_of(SB[0]),
-                                finishing,
-                                store,
-                                i0 + i,
-                                j,
-                            )
+                                count: T.let[T.int64] = T.Select(in_runs == 0, T.int64(1), in_run)
+                                at[0] = y + count
+                                t: T.let[T.int64] = y if rows_first else x
+                                u: T.let[T.int64] = x if rows_first else y
+                                j: T.let[T.int64] = j0 + t * width
+                                wide: T.let[T.int64] = T.min(width, j0 + nb - j)
+                                i: T.let[T.int64] = u * low + T.min(u, extra)
+                                height: T.let[T.int64] = low + T.Select(u < extra, T.int64(1), T.int64(0))
+                                origin: T.let[T.int64] = first_panel + t * next_panel
+                                # A panel from outside L2 arrives while the tiles of the one before are computed.
+                                ahead: T.let[T.int64] = T.Select(t + 1 < panels, origin + next_panel, after_last)
+                                follows: T.let[T.int64] = T.Select(t + 1 < panels, t + 1, T.int64(0))
+                                quick: T.let[T.bool] = T.And(height <= QUICK, T.Not(shares))
+                                own: T.let[T.bool] = T.And(T.Or(tiles == 1, quick), asks_for_own)
+                                shared: T.let[T.bool] = T.And(keeps_any, wide == width) if keeps else T.bool(False)
+                                from_kept: T.let[T.bool] = T.And(shared, u > 0)
+                                alone: T.let[T.bool] = T.bool(False) if pack_b else T.And(own, T.Not(shared))
+                                near: T.let[T.bool] = T.And(alone, asks_l1)
+                                share: T.let[T.int64] = T.int64(0) if rows_first else u * asked + T.min(u, spare)
+                                passing: T.let[T.bool] = T.And(
+                                    dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays)))
+                                )
+                                if t == 0 and owning:
+                                    # Rows of C that follow each other: their lines are owned before they are stored to.
+                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
+                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                                if in_runs == 0 and far:
+                                    goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
+                                    ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
+                                if reads_a:  # noqa: SIM102
+                                    if in_runs == 0 and many and not passing and not trusts:
+                                        next_a: T.let[T.int64] = (
+                                            corner + (i + height) * step + T.truncdiv(t * kb, panels)
+                                        )
+                                        ask(T.address_of(A[next_a]), height, T.truncdiv(kb, panels), step, 0)
+                                left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
+                                right: T.let[T.int64] = t * stride if pack_b else origin
+                                further: T.let[T.int64] = (
+                                    follows * stride + share * row
+                                    if pack_b
+                                    else T.Select(
+                                        alone, origin + T.Select(near, NEAR_ROWS, AHEAD_ROWS) * ldb, ahead + share * ldb
+                                    )
+                                )
+                                later: T.let[T.int64] = corner + (i + height) * step + AHEAD + t * part
+                                beyond: T.let[T.int64] = T.Select(passing, asked_apart, apart)
+                                # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
+                                has: T.let[T.bool] = (
+                                    T.And(trusts, at_hand) if pack_b else T.And(quiet, T.Or(alone, trusts))
+                                )
+                                rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
+                                asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
+                                every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))
+                                place: T.let[T.int64] = (
+                                    T.Select(finish == 2, first, (i0 + i) * ldc + j) if stores else (i0 + i) * ldc + j
+                                )
+                                as_wide: T.let[T.int64] = row if pack_b else T.Select(from_kept, width, ldb)
+                                its_rows: T.let[T.int64] = asked + T.Select(u < spare, T.int64(1), T.int64(0))
+                                down: T.let[T.int64] = height if is_col else height * step
+                                shared_rows: T.let[T.int64] = T.Select(alone, T.int64(0), its_rows * apart)
+                                asked_on: T.let[T.int64] = panel_on if rows_first else shared_rows
+                                df: T.let[T.int64] = T.Select(passing, part if rows_first else down, asked_on)
+                                dc: T.let[T.int64] = width if rows_first else height * ldc
+                                for again in T.serial(count):
+                                    at_a: T.let[T.int64] = left if rows_first else left + again * down
+                                    at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
+                                    of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])
+                                    coming: T.let[T.handle] = either(
+                                        passing, A[later + again * df], (SB if pack_b else B)[further + again * df]
+                                    )
+                                    call(
+                                        T.address_of((SA if pack_a else A)[at_a]),
+                                        of_b,
+                                        T.address_of(C[place + again * dc]),
+                                        height,
+                                        wide,
+                                        kb,
+                                        step,
+                                        as_wide,
+                                        ldc,
+                                        T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS)),
+                                        coming,
+                                        every,
+                                        beyond,
+                                        T.And(shared, u == 0) if keeps else False,
+                                        T.address_of(SB[0]),
+                                        finishing,
+                                        store,
+                                        i0 + i,
+                                        j,
+                                    )
 
     return l1

@@ -29,6 +29,8 @@
 /* A Zen 4 does with two tiles of at least so many rows, past all of a panel each: 16x4096x4096 6.1 to 4.9 ms, on two threads 3.9 to 2.6, and
  * 22x9216x4096 16.4 to 15.2. Of tiles of fewer rows, or of two panels at a time, hardware that follows is quicker. */
 #define SHARING_ROWS 4
+/* Row tiles of a panel that ask for more of the next one than hardware, which follows it, leaves to be asked for. */
+#define SOLE_TILES 2
 
 /* Whether B is well within the outermost cache. */
 static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k * NEAR_LOOSE); }
@@ -59,6 +61,14 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
   int64_t weights = call->n * call->k;
   if (!call->packed) return is_near(call);
   return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
+}
+
+/* Whether a packed B comes in time with nothing asked for. With AVX2 alone a turn of the loop has few slots beside its multiply-adds, and hardware
+ * follows what is well within the outermost cache. A Zen 2, 6 x 16 out of L2 and L3, GFLOP/s with and without: tiles that each ask for all of a
+ * next panel 90 to 93 and 97 to 101, a single tile 92 to 94 and 97 to 101, two that share a panel 95 and 102; of more, 96 and 95. From 12 MB on,
+ * of 16 that there are, 85 and 76. */
+static int comes_by_itself(const vx_call *call, const vx_strategy *s, int64_t tiles) {
+  return vx_lanes < LINE_FLOATS && call->packed && is_near(call) && (s->rows_first || tiles <= SOLE_TILES);
 }
 
 /* Rows that take no longer so with a B from the outermost cache: an Emerald Rapids, 9 MB, GB/s one panel after the other and abreast, 6 rows
@@ -173,10 +183,11 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   const vx_call *call = &work->call;
   const vx_strategy *s = work->strategy;
   int64_t tall = tile_rows(s, at->end - at->column), band = band_of(work, part, at->m, tall);
-  int follows = call->packed && vx_roomy, quiet = vx_reach ? stays_in_l2(call, at->m, part->depth) : follows;
-  int near = s->held ? stays_near(call) : !follows && comes_in_time(call, at->m);
+  int follows = call->packed && vx_roomy, itself = comes_by_itself(call, s, quotient_up(at->m, tall));
+  int quiet = itself || (vx_reach ? stays_in_l2(call, at->m, part->depth) : follows);
+  int near = s->held ? stays_near(call) : !follows && !itself && comes_in_time(call, at->m), trusts = vx_reach || itself;
   int owns = !vx_reach || !stays_near(call), leads = !vx_reach || !keeps_all(call, at->m, part->depth);
-  int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (vx_reach ? VX_TRUSTS : 0) |
+  int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (trusts ? VX_TRUSTS : 0) |
                  (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work, part, at) ? VX_AWAY : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
   int32_t how = part->accumulate | (part->filled ? VX_FILLED : 0) | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_quads | asks;
