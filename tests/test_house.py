@@ -112,7 +112,7 @@ MODULES = (
     "codegen.cpu_rows",
     "codegen.cpu_kernels",
     "codegen.cpu_conv",
-    "codegen.cpu_run",
+    "codegen.cpu_call",
     "codegen.cpu_nest",
     "codegen.cpu_fold",
     "codegen.cpu_dot",

@@ -10,9 +10,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, away, leads, owns
+from vortex.codegen.cpu_call import tile_called
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
-from vortex.codegen.cpu_run import tile_called
 from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
@@ -52,7 +52,7 @@ next panel. By 5 x 80 13068x128x300 went from 10.4 to 9.3 ms on a Zen 4, from 5.
 QUICK, NEVER = 5, T.int64(1 << 40)
 """Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
 LEAST_RUN = 4
-"""Tiles of a run that is called as one."""
+"""Tiles that lie alike and are called as a run: with fewer, what it takes to find it is more than it saves."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -72,7 +72,8 @@ def nest(
     lies away from L2. Beside panels that stay, each whole one asks for its share of the A that is AHEAD of the next row
     tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or end there, and of
     outermost row tiles for its share of the next one's rows of A, also if C goes past the caches. C that is added to is
-    asked for if it is FAR.
+    asked for if it is FAR. Outermost row tiles that have asked to own short rows of C do not ask for them again.
+    LEAST_RUN tiles and more that lie alike are one run, which the second copy of the loops goes over.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
     Sums are added to C, or written past the caches in the end, as `how` says.
@@ -216,11 +217,12 @@ def nest(
                     leads_in: T.let[T.bool] = T.And(dense, T.Not(kept))
                     pays: T.let[T.bool] = T.And(T.Not(singly), (alike if rows_first else tiles) >= LEAST_RUN)
                     at = T.alloc_buffer((1,), "int64", scope="local")
+                    outer: T.let[T.int64] = tiles if rows_first else panels
+                    inner: T.let[T.int64] = panels if rows_first else tiles
                     for in_runs in T.unroll(2):
-                        outer: T.let[T.int64] = tiles if rows_first else panels
                         for x in T.serial(T.Select(T.Cast("int32", pays) == in_runs, outer, T.int64(0))):
                             at[0] = 0
-                            while at[0] < (panels if rows_first else tiles):
+                            while at[0] < inner:
                                 y: T.let[T.int64] = at[0]
                                 # Tiles go on to where they are a row less high, or ask for a row less.
                                 even: T.let[T.int64] = T.Select(y < extra, extra, tiles)
@@ -257,7 +259,7 @@ def nest(
                                     owned: T.let[T.bool] = height * nb <= WAITED_FOR
                                     fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
                                 if in_runs == 0 and far:
-                                    goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
+                                    goes_on: T.let[T.bool] = y + 1 < inner
                                     ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
                                 if reads_a:  # noqa: SIM102
                                     if in_runs == 0 and many and not passing and not trusts:
@@ -290,20 +292,22 @@ def nest(
                                 its_rows: T.let[T.int64] = asked + T.Select(u < spare, T.int64(1), T.int64(0))
                                 down: T.let[T.int64] = height if is_col else height * step
                                 shared_rows: T.let[T.int64] = T.Select(alone, T.int64(0), its_rows * apart)
-                                asked_on: T.let[T.int64] = panel_on if rows_first else shared_rows
-                                df: T.let[T.int64] = T.Select(passing, part if rows_first else down, asked_on)
-                                dc: T.let[T.int64] = width if rows_first else height * ldc
+                                rows_on: T.let[T.int64] = panel_on if rows_first else shared_rows
+                                asks_on: T.let[T.int64] = T.Select(passing, part if rows_first else down, rows_on)
+                                c_on: T.let[T.int64] = width if rows_first else height * ldc
                                 for again in T.serial(count):
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])
                                     coming: T.let[T.handle] = either(
-                                        passing, A[later + again * df], (SB if pack_b else B)[further + again * df]
+                                        passing,
+                                        A[later + again * asks_on],
+                                        (SB if pack_b else B)[further + again * asks_on],
                                     )
                                     call(
                                         T.address_of((SA if pack_a else A)[at_a]),
                                         of_b,
-                                        T.address_of(C[place + again * dc]),
+                                        T.address_of(C[place + again * c_on]),
                                         height,
                                         wide,
                                         kb,

@@ -17,8 +17,8 @@ from tvm.script import tirx as T
 
 from vortex.codegen.cpu_ahead import adds_far, ask_for_next
 from vortex.codegen.cpu_amx import ROWS, placements
+from vortex.codegen.cpu_call import STORE_SYMBOL
 from vortex.codegen.cpu_nest import AHEAD, SHORT, WAITED_FOR
-from vortex.codegen.cpu_run import STORE_SYMBOL
 from vortex.codegen.cpu_tile import LINE, fetch_dense
 from vortex.codegen.cpu_words import WordTile
 from vortex.codegen.cpu_words_load import COLUMNS_SYMBOL, INTERLEAVE_SYMBOL, ROWS_SYMBOL, TURN_SYMBOL
