@@ -21,9 +21,11 @@ import numpy as np
 import psutil
 import pytest
 from conftest import CORES, compiled, dots
+from legalized import legalize, zen5
 
 import vortex
 from vortex import DtypeError, OperandError, launcher
+from vortex.affinity import cpu_flags
 from vortex.families import DOT_KEPT
 from vortex.launcher import GemmKernel
 from vortex.operands import PackedOperand, aligned_zeros, zeros_for_constants
@@ -779,6 +781,23 @@ time.sleep(0.05)
 assert os.sched_getaffinity(0) == cores
 print(seconds() / before)
 """
+
+
+@pytest.mark.emulate
+@pytest.mark.skipif("avx512vl" in cpu_flags(), reason="other tests run such a library as it is")
+@needs.a_compiler
+def test_every_plan_of_nests_of_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library for AVX-512, whose vectors AVX2 does in halves."""
+    legalize(monkeypatch)
+    gemm = vortex.compile(Gemm(), zen5(0.6))
+    for m, n, k in ((1, 700, 40), (13, 200, 300), (97, 640, 33), (300, 100, 64), (700, 64, 128), (2000, 48, 9)):
+        a, b = integers(m, k), integers(k, n)
+        turned, packed = np.ascontiguousarray(b.T), gemm.pack(b)
+        for right, asked in ((b, {}), (turned, {"transpose_b": True}), (packed, {"packed": True})):
+            given = {"transpose_b": right is turned}
+            for plan in gemm.plans(m, n, k, threads=2, **asked):
+                out = gemm.run(plan, a, right, np.full((m, n), np.nan, np.float32), **given)
+                assert np.array_equal(out, a @ b), plan
 
 
 @pytest.mark.parametrize("peer", ["numpy", "torch"])
