@@ -6,8 +6,9 @@ Where threads run them at once, what one writes over outputs of another stands i
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ def running(order: Callable[[range], Iterator[int]]) -> Iterator[list[int]]:
     lender = FORK_JOIN(run)
     vortex.set_num_threads(THREADS)
     borrow_threads(ctypes.cast(lender, ctypes.c_void_p).value or 0)
-    yield counts
-    borrow_threads(0)
+    try:
+        yield counts
+    finally:
+        borrow_threads(0)
 
 
 def tasks_of(call: Callable[[], np.ndarray], what: object = "") -> int:
@@ -75,6 +78,11 @@ def tasks_of(call: Callable[[], np.ndarray], what: object = "") -> int:
     return most
 
 
+def most_tasks(plans: Iterable[Any], run: Callable[[Any], np.ndarray]) -> int:
+    """The same of every plan."""
+    return max(tasks_of(partial(run, plan), plan) for plan in plans)
+
+
 def reals(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
 
@@ -86,13 +94,15 @@ def empty(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(70, 150, 90), (1500, 20, 33), (3, 900, 400), (1, 30, 5000)], ids=str)
 def test_products(gemm: GemmKernel, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
-    a, b, most = reals(m, k), reals(k, n), 1
-    turned, packed = np.ascontiguousarray(b.T), gemm.pack(b)
-    for right, asked in ((b, ""), (turned, "transpose_b"), (packed, "packed")):
-        given = {"transpose_b": True} if right is turned else {}
-        for plan in gemm.plans(m, n, k, threads=THREADS, **({asked: True} if asked else {})):
-            most = max(most, tasks_of(lambda: gemm.run(plan, a, right, empty(m, n), **given), plan))  # noqa: B023
-    assert most >= THREADS
+    a, b = reals(m, k), reals(k, n)
+    turned, most = np.ascontiguousarray(b.T), []
+    for right, asked in ((b, {}), (turned, {"transpose_b": True}), (gemm.pack(b), {"packed": True})):
+
+        def run(plan: Any, right: Any = right) -> np.ndarray:
+            return gemm.run(plan, a, right, empty(m, n), transpose_b=right is turned)
+
+        most.append(most_tasks(gemm.plans(m, n, k, threads=THREADS, **asked), run))
+    assert max(most) >= THREADS
 
 
 def test_regions(gemm: GemmKernel) -> None:
@@ -114,8 +124,7 @@ def test_batches(library_path: Path) -> None:
     for count, m, n, k in ((7, 19, 45, 33), (2, 150, 300, 64), (50, 1, 70, 90)):
         a, b = reals(count, m, k), reals(count, k, n)
         plans = bmm.plans(count, m, n, k, threads=THREADS)
-        found = {tasks_of(lambda: bmm.run(plan, a, b, empty(count, m, n)), plan) for plan in plans}  # noqa: B023
-        assert max(found) >= THREADS
+        assert most_tasks(plans, lambda plan: bmm.run(plan, a, b, empty(count, m, n))) >= THREADS  # noqa: B023
     rows = (40, 0, 3, 17, 128, 1)
     a, b = reals(sum(rows), 33), reals(len(rows), 33, 45)
     assert tasks_of(lambda: grouped(a, b, rows, out=empty(sum(rows), 45))) > 1
@@ -170,20 +179,20 @@ def test_reductions(kind: str) -> None:
 
 
 def test_words() -> None:
-    gemm, most = few_tiles(Gemm(dtype="bfloat16", out_dtype="float32")), 1
+    gemm, most = few_tiles(Gemm(dtype="bfloat16", out_dtype="float32")), []
     for m, n, k in ((70, 150, 90), (3, 900, 1024)):
         a, b = ((reals(*extents).view(np.uint32) >> 16).astype(np.uint16) for extents in ((m, k), (k, n)))
         for right, packed in ((b, False), (gemm.pack(b), True)):
-            for plan in gemm.plans(m, n, k, threads=THREADS, packed=packed):
-                most = max(most, tasks_of(lambda: gemm.run(plan, a, right, empty(m, n)), plan))  # noqa: B023
-    assert most >= THREADS
+            plans = gemm.plans(m, n, k, threads=THREADS, packed=packed)
+            most.append(most_tasks(plans, lambda plan: gemm.run(plan, a, right, empty(m, n))))  # noqa: B023
+    assert max(most) >= THREADS
 
 
 def test_quantized_weights() -> None:
-    weights, most = Weights("int4", group=32), 1
+    weights, most = Weights("int4", group=32), []
     gemm = few_tiles(Gemm(weights=weights))
     for m, n, k in ((70, 150, 96), (3, 900, 1024)):
         a, b = reals(m, k), gemm.pack(*weights.quantize(reals(k, n)))
-        for plan in gemm.plans(m, n, k, threads=THREADS):
-            most = max(most, tasks_of(lambda: gemm.run(plan, a, b, empty(m, n)), plan))  # noqa: B023
-    assert most >= THREADS
+        plans = gemm.plans(m, n, k, threads=THREADS)
+        most.append(most_tasks(plans, lambda plan: gemm.run(plan, a, b, empty(m, n))))  # noqa: B023
+    assert max(most) >= THREADS

@@ -212,8 +212,8 @@ def nest(
                     panel_on: T.let[T.int64] = stride if pack_b else next_panel
                     spare: T.let[T.int64] = kb - asked * tiles
                     # Over panels one of whole ones, but for a first one that asks for rows of A, and a last one.
-                    in_l2: T.let[T.bool] = T.And(trusts, at_hand) if pack_b else T.And(quiet, trusts)
-                    alike: T.let[T.int64] = T.Select(T.Or(in_l2, T.And(dense, kept)), whole, T.min(whole, panels - 1))
+                    comes: T.let[T.bool] = T.And(trusts, at_hand if pack_b else quiet)
+                    alike: T.let[T.int64] = T.Select(T.Or(comes, T.And(dense, kept)), whole, T.min(whole, panels - 1))
                     leads_in: T.let[T.bool] = T.And(dense, T.Not(kept))
                     pays: T.let[T.bool] = T.And(T.Not(singly), (alike if rows_first else tiles) >= LEAST_RUN)
                     at = T.alloc_buffer((1,), "int64", scope="local")
@@ -279,9 +279,7 @@ def nest(
                                 later: T.let[T.int64] = corner + (i + height) * step + AHEAD + t * part
                                 beyond: T.let[T.int64] = T.Select(passing, asked_apart, apart)
                                 # A turn that asks takes longer, where pages are small, than a line that L2 has anyway.
-                                has: T.let[T.bool] = (
-                                    T.And(trusts, at_hand) if pack_b else T.And(quiet, T.Or(alone, trusts))
-                                )
+                                has: T.let[T.bool] = T.Or(comes, T.And(quiet, alone))
                                 rarely: T.let[T.int64] = T.Select(has, NEVER, STEP * sharing)
                                 asked_by: T.let[T.int64] = T.Select(t < asking, often, NEVER)
                                 every: T.let[T.int64] = T.Select(passing, asked_by, T.Select(near, T.int64(0), rarely))

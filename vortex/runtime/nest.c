@@ -63,14 +63,14 @@ static int comes_in_time(const vx_call *call, int64_t rows) {
   return vx_reach ? weights * (int64_t)sizeof(float) <= vx_reach : rows >= NEAR_LEAST || !vx_overflows(weights);
 }
 
-/* Whether a B that nests read where it lies comes in time with nothing asked for. With AVX2 alone a turn of the loop has few slots beside its
+/* Whether a B that row tiles read where it lies comes in time with nothing asked for. With AVX2 alone a turn of the loop has few slots beside its
  * multiply-adds, and hardware follows what is well within the outermost cache. A Zen 2, 6 x 16 by a packed B out of L2 and L3, GFLOP/s with and
  * without: tiles that each ask for all of a next panel 90 to 93 and 97 to 101, a single tile 92 to 94 and 97 to 101, two that share a panel 95 and
  * 102; of more, 96 and 95. From 12 MB on, of 16 that there are, 85 and 76. By a plain B, 48x512x512 and 96x768x768, 66 and 75, 57 and 62; a single
  * tile by 768x768 waits for its rows, with 76 and 60. */
 static int comes_by_itself(const vx_call *call, const vx_strategy *s, int64_t tiles) {
-  int asked_by_few = s->rows_first || tiles <= SOLE_TILES;
-  return vx_lanes < LINE_FLOATS && !s->pack_b && is_near(call) && asked_by_few && (call->packed || tiles > 1);
+  int read = !s->pack_b && !s->held && !s->streamed, asked_by_few = s->rows_first || tiles <= SOLE_TILES;
+  return vx_lanes < LINE_FLOATS && read && is_near(call) && asked_by_few && (call->packed || tiles > 1);
 }
 
 /* Rows that take no longer so with a B from the outermost cache: an Emerald Rapids, 9 MB, GB/s one panel after the other and abreast, 6 rows
