@@ -5,7 +5,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 from gpu_priced import A100, SPECS, only, selector
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vortex.candidates import Tile
@@ -86,6 +86,7 @@ def test_nothing_is_faster_than_the_roofline(name, m, n, k):
 
 
 @few
+@example("rtx3090", 1, 1, 3425, "n", 8)
 @given(NAMES, EXTENTS, EXTENTS, EXTENTS, st.sampled_from("mnk"), st.integers(1, 4000))
 def test_a_larger_shape_is_not_cheaper(name, m, n, k, axis, more):
     small = Extents(m, n, k)

@@ -129,10 +129,16 @@ def patch(ops: Arithmetic, t: Tiling, blocks: Value) -> Value:
 
 
 def cuts(ops: Arithmetic, s: BlockCosts, p: GpuProblem, t: Tiling) -> list[Value]:
-    """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots, rising."""
+    """Into how many parts each kernel may cut the reduction, so that its blocks fill a share of the slots, rising.
+
+    Where so few tiles leave even the least share to the bounds on parts, half of what they allow stands for it:
+    else all would be one, the dearest to sum.
+    """
     spare = ops.name("spare", s.slots * t.per_tiles * (1.0 / p.batch))
     most = ops.name("most", ops.least(ops.least(t.stages, p.room), s.most_parts))
-    return [ops.name("cut", ops.most(ops.least(ops.floor(spare * fill + EPSILON), most), 1.0)) for fill in FILLS]
+    filled = [ops.floor(spare * fill + EPSILON) for fill in FILLS]
+    filled[0] = ops.where(filled[0] < most, filled[0], ops.floor(most * 0.5))
+    return [ops.name("cut", ops.most(ops.least(parts, most), 1.0)) for parts in filled]
 
 
 @dataclass(frozen=True)
