@@ -9,7 +9,7 @@ import numpy as np
 
 from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, Shape, split_grids, ways
-from vortex.polymerize import MOST_TRIED, Plain, polymerize
+from vortex.polymerize import Plain, polymerize
 from vortex.problem import Problem
 from vortex.regions import Answer, Machine, as_plan
 from vortex.selector import (
@@ -53,7 +53,7 @@ class Many:
         total = np.where(alike, total, np.float32(NEVER))
         found = np.zeros(total.shape, bool)
         for count in set(threads.tolist()):
-            found[threads == count] = nearest(total[threads == count], most_near(count))
+            found[threads == count] = nearest(total[threads == count], most_near(count, self.selector.lanes))
         return found
 
     def seconds(self, places: np.ndarray, among: np.ndarray, choice: Sequence[tuple[Grid, int]]) -> np.ndarray:
@@ -98,16 +98,15 @@ def mirror(selector: Selector, shapes: list[tuple[Shape, int]]) -> list[Plain]:
     many = Many(selector, [shape for shape, _ in shapes])
     near = many.near(np.array([threads for _, threads in shapes]))
     alone, families = many.families()
-    on_one = nearest(many.seconds(np.arange(len(shapes)), near, ways(1, 1))[:, 0], MOST_TRIED)
+    on_one = many.seconds(np.arange(len(shapes)), near, ways(1, 1))[:, 0]
     found: dict[int, Plain] = {}
     asked = np.array([(count, family.splits) for (_, count), family in zip(shapes, families, strict=True)])
     for threads, splits in sorted(set(map(tuple, asked.tolist()))):
         places, choice = np.flatnonzero((asked == (threads, splits)).all(axis=1)), ways(1, threads, splits)
         seconds = many.seconds(places, near[places], choice)
-        tried = nearest(seconds.min(axis=1), MOST_TRIED)
         for at, place in enumerate(places.tolist()):
             plan = selector.quickest(seconds[at], choice)
-            found[place] = Plain(plan, alone[place], families[place], tried[at], on_one[place])
+            found[place] = Plain(plan, alone[place], families[place], seconds[at].min(axis=0), on_one[place])
     return [found[place] for place in range(len(shapes))]
 
 

@@ -915,6 +915,6 @@ def test_several_threads_take_strategies_that_are_near_the_best_on_one(name):
         alike = chosen.columns.dot == chosen.columns.dot[alone.argmin()]
         for threads in (2, 16):
             near = chosen.near(at, threads)
-            assert near.sum() <= most_near(threads) and near[alone.argmin()] and alike[near].all()
+            assert near.sum() <= most_near(threads, chosen.lanes) and near[alone.argmin()] and alike[near].all()
             assert not (alike & ~near).any() or alone[near].max() <= alone[alike & ~near].min()
             assert near[chosen.select(at, threads).index]

@@ -18,15 +18,15 @@ or columns is not cut: it lacks the micro-kernels of other last vectors. `runtim
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vortex.arithmetic import F32, Mask
+from vortex.arithmetic import F32, Array, Mask
 from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Region, Shape, ways
 from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic
-from vortex.selector import Selector, nearest
+from vortex.selector import FEW_THREADS, Selector, nearest
 
 DERIVATIONS = (
     (0, 0, True), (0, 0, False), (1, 1, False), (1, 0, False), (4, 2, False), (1, 1, True), (4, 1, False), (2, 1, True)
@@ -43,10 +43,11 @@ GAIN = 0.95
 MOST_CUTS = 2
 """How many cuts are priced for one call at most. With 9, one of 179 products on two, four and eight threads is
 predicted to take less time, by half a percent."""
-MOST_TRIED = 4
-"""Strategies that a region may have: those that were quickest for the whole call on any of its grids. With all of them,
-7 of 160 products on one to eight threads are predicted to take less time, by 2.2 % at most; on four grids, as many as a
-cut may have, four are one vector of the native cost."""
+MOST_TRIED, FEW_TRIED = 4, 2
+"""Strategies that a region may have: those that were quickest for the whole call on any of its grids; fewer where a
+call is balanced on few threads. With all of them one of 140 products is predicted to be balanced in less time on two
+threads, by half a percent, but 3 of 22 on four with two, by up to 7 %; and with two where a residue is cut off, 22 of
+160 on two threads by up to a fifth: what is left has whole vectors, of which other strategies are the best."""
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
 """The grids that a region may be priced on."""
@@ -96,10 +97,12 @@ class _Search:
                 found.append(Offer(where, grid, self.cores))
         return found
 
-    def regions(self, offers: list[Offer], dot: bool) -> Generator[list[Request], list[Answer], list[Region]]:
+    def regions(
+        self, offers: list[Offer], dot: bool = False, most: int = MOST_TRIED
+    ) -> Generator[list[Request], list[Answer], list[Region]]:
         """Each by its best strategy; all are priced at once."""
-        asked_of = [asked(self.shape, *offer.where[2:], offer.grid, offer.cores, dot) for offer in offers]
-        answers = yield asked_of
+        asked_of = [asked(self.shape, *offer.where[2:], offer.grid, offer.cores) for offer in offers]
+        answers = yield [replace(request, dot=dot, most=most) for request in asked_of]
         found = []
         for offer, answer in zip(offers, answers, strict=True):
             start = self.machine.started if offer.cores > 1 else self.machine.call
@@ -147,13 +150,16 @@ def mixed(shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, along_m
     """The residue by dot products, if that gains on one thread; then each part on the grid that serves it best."""
     search = _Search(shape, cores, machine)
     body, rest = cut(Region(0, 0, shape.m, shape.n, Grid(1, 1), 0, F32(0)), along_m, whole)
-    shared = cores > 1
-    outer = yield from search.regions([Offer(body, Grid(1, 1), 1), *(search.offers(body) if shared else ())], False)
-    dots = yield from search.regions([Offer(rest, Grid(1, 1), 1), *(search.offers(rest) if shared else ())], True)
+    outer = yield from search.regions([Offer(body, Grid(1, 1), 1)])
+    dots = yield from search.regions([Offer(rest, Grid(1, 1), 1)], dot=True)
     if not F32(F32(outer[0].task + dots[0].task) + machine.call) < F32(GAIN) * F32(alone.seconds):
         return None
-    found = search.best((), outer[shared:], dots[shared:], 0)
-    return Polymer(1 if along_m else 2, found.regions, F32(found.load + (machine.started if shared else machine.call)))
+    if cores > 1:
+        outer = yield from search.regions(search.offers(body))
+        dots = yield from search.regions(search.offers(rest), dot=True)
+    found = search.best((), outer, dots, 0)
+    start = machine.started if cores > 1 else machine.call
+    return Polymer(1 if along_m else 2, found.regions, F32(found.load + start))
 
 
 def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Search:
@@ -163,21 +169,27 @@ def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Se
     root = mosaic((Region(0, 0, shape.m, shape.n, grid, plain.index, task),), cores, machine)
     known: list[Mosaic | None] = [root] + [None] * len(DERIVATIONS)
     search, best, pattern, left = _Search(shape, cores, machine), root, 0, MOST_CUTS
+    few = FEW_TRIED if cores <= FEW_THREADS else MOST_TRIED
     limit = F32(GAIN) * F32(F32(plain.seconds) - machine.started)
     for derived in SOUGHT:
         parent, at, by_rows = DERIVATIONS[derived - 1]
         from_ = known[parent]
         if from_ is None or F32(from_.share * F32(WASTE)) >= best.load:
             continue
+        offered = []
         for place, halves in search.cuts(from_.regions[at], by_rows):
             one, other = cut(from_.regions[at], by_rows, place)
-            kept = (*from_.regions[:at], *from_.regions[at + 1 :])
             first = search.offers(one, WHOLE if halves else BY_ROWS if by_rows else BY_COLUMNS)
-            if not first or not left:
-                continue
-            left -= 1
-            parts = yield from search.regions([*first, *search.offers(other, WHOLE if halves else ALL)], False)
-            tried = search.best(kept, parts[:1], parts[1:], at)
+            if first and left:
+                left -= 1
+                offered.append([*first, *search.offers(other, WHOLE if halves else ALL)])
+        if not offered:
+            continue
+        kept = (*from_.regions[:at], *from_.regions[at + 1 :])
+        parts = yield from search.regions([offer for each in offered for offer in each], most=few)
+        for each in offered:
+            one_by, other_by, parts = parts[:1], parts[1 : len(each)], parts[len(each) :]
+            tried = search.best(kept, one_by, other_by, at)
             before = known[derived]
             if before is None or tried.load < before.load:
                 known[derived] = tried
@@ -211,14 +223,14 @@ class Plain:
     plan: LaunchPlan
     alone: LaunchPlan
     family: Family
-    tried: Mask
-    """The strategies that regions may have,"""
-    on_one: Mask
-    """and those that decide on one thread whether a residue gains, whatever the number of threads."""
+    least: Array
+    """Seconds of each strategy on the best of the grids,"""
+    on_one: Array
+    """and on one thread, which decides whether a residue gains, whatever the number of threads."""
 
     def among(self, dots: Mask, request: Request) -> Mask:
         """Of which strategies a request asks for the best; `dots` are those of the dot family."""
-        return dots if request.dot else self.tried if request.cores > 1 else self.on_one
+        return dots if request.dot else nearest(self.least if request.cores > 1 else self.on_one, request.most)
 
 
 def plain(selector: Selector, shape: Shape, threads: int) -> Plain:
@@ -230,8 +242,8 @@ def plain(selector: Selector, shape: Shape, threads: int) -> Plain:
         selector.quickest(seconds, choice),
         selector.quickest(on_one, first),
         family,
-        nearest(seconds.min(axis=0), MOST_TRIED),
-        nearest(on_one[0], MOST_TRIED),
+        seconds.min(axis=0),
+        on_one[0],
     )
 
 

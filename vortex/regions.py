@@ -33,13 +33,14 @@ class Polymer:
 @dataclass(frozen=True)
 class Request:
     """What a search asks: the best strategy for a region of this shape, while `cores` are at work on all regions; of
-    the dot family, or of the other strategies that are tried."""
+    the dot family, or of the `most` other strategies that were quickest for the whole call on as many."""
 
     shape: Shape
     grid: Grid
     cores: int
     others: np.float32
-    dot: bool
+    dot: bool = False
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,9 @@ def others(shape: Shape, rows: int, columns: int) -> np.float32:
     return F32(4 * (whole - rows * shape.k - shape.k * columns - rows * columns))
 
 
-def asked(shape: Shape, rows: int, columns: int, grid: Grid, cores: int, dot: bool) -> Request:
+def asked(shape: Shape, rows: int, columns: int, grid: Grid, cores: int) -> Request:
     part = replace(shape, m=rows, n=columns, lda=shape.stride_a, ldb=shape.stride_b)
-    return Request(part, grid, cores, others(shape, rows, columns), dot)
+    return Request(part, grid, cores, others(shape, rows, columns))
 
 
 def as_plan(polymer: Polymer, selector: Selector, cores: int) -> LaunchPlan:
@@ -157,7 +158,7 @@ def priced(selector: Selector, shape: Shape, cores: int, pattern: int, fields: S
     machine, regions = Machine.of(selector), []
     started = machine.started if cores > 1 else machine.call
     for row, column, rows, columns, index, grid_m, grid_n in fields:
-        request = asked(shape, rows, columns, Grid(grid_m, grid_n), cores, False)
+        request = asked(shape, rows, columns, Grid(grid_m, grid_n), cores)
         total = np.asarray(selector.costs(request.shape, request.grid, cores, request.others).total)
         task = F32(total[index] - started)
         regions.append(Region(row, column, rows, columns, request.grid, index, task))

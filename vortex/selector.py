@@ -132,7 +132,8 @@ MOST_NEAR, FEW_NEAR, FEW_THREADS = 8, 5, 2
 """On several threads as many strategies are tried as are quickest on one, fewer of them on few threads. Of 917 random
 products the best plan on two threads was by one of five for all but two, whose plan takes 1.015 of it at most; by one
 of eight on four threads for all but one, on eight for all but three, on sixteen for all but twelve (0.9993 in the
-mean). Three grids of five, or two of eight, are one vector of the native cost."""
+mean). Three grids of five, or two of eight, are one vector of the native cost; of a vector of eight lanes two grids of
+four (of 1247 on a Zen 2 twelve by none of them, and seven by none of five: 1.00016 and 1.00009 of the best's time)."""
 WORTH = 4.0
 """A split is looked for in calls of this many times the seconds of an empty one on several threads;"""
 SPLIT_GAIN = 0.95
@@ -148,8 +149,8 @@ def nearest(seconds: Array, most: int) -> Mask:
     return found & (seconds < NEVER)
 
 
-def most_near(threads: int) -> int:
-    return FEW_NEAR if threads <= FEW_THREADS else MOST_NEAR
+def most_near(threads: int, lanes: int) -> int:
+    return min(FEW_NEAR, lanes // 2) if threads <= FEW_THREADS else MOST_NEAR
 
 
 Shortlists = tuple[tuple[int, ...], ...]
@@ -218,7 +219,7 @@ class Selector:
         for, dot products or outer ones, and of them the quickest on it."""
         total = np.asarray(self.costs(shape, Grid(1, 1), 1).total)
         alike = self.columns.dot == self.columns.dot[int(np.argmin(total))]
-        return nearest(np.where(alike, total, F32(NEVER)), most_near(threads))
+        return nearest(np.where(alike, total, F32(NEVER)), most_near(threads, self.lanes))
 
     def family(self, shape: Shape) -> Family:
         """Decided without the number of threads, so that a result has the same bits on any.

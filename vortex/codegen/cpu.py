@@ -145,7 +145,8 @@ def shortlist_table(selector: Selector) -> list[str]:
             f"static const int32_t listed_{place}[] = {{{', '.join(map(str, one.listed)) or '0'}}};",
             f"extern vx_ways {', '.join(one.symbols)};",
         ]
-        entries.append(f"{{columns_{place}, listed_{place}, {len(one.listed)}, {', '.join(one.symbols)}}}")
+        dots = next((at for at, index in enumerate(one.listed) if one.columns.dot[index]), -1)
+        entries.append(f"{{columns_{place}, listed_{place}, {len(one.listed)}, {dots}, {', '.join(one.symbols)}}}")
     return [*lines, f"const vx_shortlist vx_shortlists[] = {{{', '.join(entries)}}};"]
 
 

@@ -60,11 +60,14 @@ OWN = "grid_m", "grid_n", "splits", "active", "m", "n", "others"
 """Fields of a problem that every lane has its own of: its grid, and the region of the output that it is about."""
 
 
-INTERMEDIATES = 160
+INTERMEDIATES = 200
 LOOKUPS = 8
 """Of measured micro-kernels in a cost, at most."""
 WIDE, WIDE_FLAG = 16, "avx512f"
 """Lanes of the vectors that are looked up and permuted whole, and a flag of the processors that do."""
+PERMUTES = {8: "avx2", 16: WIDE_FLAG}
+"""By lanes, a flag of the processors that take each lane from any of a vector: 3 instructions for a field of a strategy
+in one of two vectors of eight lanes, where lane by lane there are 20 (a Zen 2: 289 to 223 ns for eight plans)."""
 GATHER = "llvm.x86.avx512.mask.gather.dps.512"
 """Looks as many numbers up in a table. TVM takes indices apart instead, by which four lookups are 60 of the 165 ns of a
 cost on a Zen 5, where four of these take 35."""
@@ -221,16 +224,22 @@ def ways(
     order, own = ("int32", lanes), ("float32", len(OWN) * lanes)
     made = function(rates, table, lanes, llvm_cpu, len(FIELDS), stored_blocks, order=order, own=own)
     ops, stored = made.ops, made.data["strategies"]
-    first, one_vector = made.block * lanes, ops.wide and stored_blocks == 1
+    first, permutes = made.block * lanes, codegen.llvm_cpu_has_features(PERMUTES.get(lanes, ""), cpu_target(llvm_cpu))
+
+    def permuted(block: int, place: int) -> Term:
+        row, chosen = (block * len(FIELDS) + place) * lanes, made.data["order"][T.ramp(first, 1, lanes)]
+        return ops.whole(PERMUTE[lanes], stored[T.ramp(row, 1, lanes)], chosen)
 
     def strategy(place: int) -> Term:
         value = shortlist.alike(FIELDS[place])
         if value is not None:
             return Term(constant(value))
-        if one_vector:
-            chosen = made.data["order"][T.ramp(first, 1, lanes)]
-            return ops.whole(PERMUTE[lanes], stored[T.ramp(place * lanes, 1, lanes)], chosen)
         index = made.data["order"][first + ops.lane]
+        if permutes and stored_blocks == 1:
+            return permuted(0, place)
+        if permutes and stored_blocks == 2:
+            parts = [constant(permuted(block, place)) for block in range(stored_blocks)]
+            return ops.name(FIELDS[place], Term(tirx.Select(index < lanes, *parts)))
         block, lane = tirx.truncdiv(index, lanes), tirx.truncmod(index, lanes)
         return ops.name(FIELDS[place], Term(stored[(block * len(FIELDS) + place) * lanes + lane]))
 

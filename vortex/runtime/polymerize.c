@@ -9,11 +9,14 @@
 #define WASTE 1.08f
 #define GAIN 0.95f
 #define MOST_CUTS 2
+#define MOST_TRIED 4
+#define FEW_TRIED 2
 #define MOST_CORES 64
 #define LESS_LANES 7
 #define PATTERNS 9
 #define CUTS 3
 enum { BY_ROWS, BY_COLUMNS, WHOLE, OFFERS, ALL = -1 }; /* the grids that a region may be priced on */
+#define MOST_PRICED (MOST_CUTS * (1 + OFFERS))
 static const struct {
   int parent, region, by_rows;
 } derivations[PATTERNS - 1] = {{0, 0, 1}, {0, 0, 0}, {1, 1, 0}, {1, 0, 0}, {4, 2, 0}, {1, 1, 1}, {4, 1, 0}, {2, 1, 1}};
@@ -30,7 +33,6 @@ typedef struct {
   const vx_question *question;
   const vx_outset *outset;
   int64_t cores;
-  vx_some tried, dots;
 } search;
 
 static atomic_int polymerizing = 1;
@@ -95,20 +97,19 @@ static vx_way way_of(const vx_call *call, const vx_region *region, int64_t cores
   return (vx_way){(float)region->grid_m, (float)region->grid_n, 1.0f, (float)cores, (float)rows, (float)columns, others};
 }
 
-/* Some regions, each by the best of some strategies while all cores are at work; the first by the best of `on_one` on one thread, if there are any. */
-static void price(const search *s, const vx_some *some, const vx_some *on_one, vx_region *regions, int64_t count) {
-  vx_answer best[1 + OFFERS];
+/* Some regions, each by the best of some strategies while so many cores are at work. */
+static void price(const search *s, const vx_some *some, int64_t cores, vx_region *regions, int64_t count) {
+  vx_answer best[MOST_PRICED];
   vx_pricing p;
   vx_begin(&p, s->question);
   for (int64_t r = 0; r < count; r++) {
-    int alone = on_one && r == 0;
     best[r].seconds = 2.0f * VX_NEVER;
-    vx_price(&p, alone ? on_one : some, way_of(s->question->call, &regions[r], alone ? 1 : s->cores), &best[r], 0);
+    vx_price(&p, some, way_of(s->question->call, &regions[r], cores), &best[r], 0);
   }
   vx_settle(&p);
   for (int64_t r = 0; r < count; r++) {
     regions[r].strategy = best[r].plan.strategy;
-    regions[r].task = best[r].seconds - (s->cores > 1 && !(on_one && r == 0) ? vx_least_parallel : vx_call_seconds);
+    regions[r].task = best[r].seconds - (cores > 1 ? vx_least_parallel : vx_call_seconds);
   }
 }
 
@@ -202,20 +203,27 @@ static void finish(const vx_question *q, const mosaic *found, int64_t pattern, f
 
 /* The residue by dot products, if that gains on one thread: then each part on the grid that serves it best, and 1. */
 static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
-  const vx_call *call = s->question->call;
-  vx_region all = {.rows = call->m, .columns = call->n, .grid_m = 1, .grid_n = 1}, outer[1 + OFFERS], dots[1 + OFFERS];
-  int64_t shared = s->cores > 1, outers = 1, tails = 1;
-  vx_some on_one;
-  vx_nearest(s->question, s->outset->on_one, 0, VX_TRIED, &on_one);
-  cut(&all, by_rows, whole, &outer[0], &dots[0]);
-  if (shared) outers += offers(s, &outer[0], ALL, outer + 1);
-  if (shared) tails += offers(s, &dots[0], ALL, dots + 1);
-  price(s, &s->tried, &on_one, outer, outers);
-  price(s, &s->dots, &s->dots, dots, tails);
+  const vx_question *q = s->question;
+  vx_region all = {.rows = q->call->m, .columns = q->call->n, .grid_m = 1, .grid_n = 1}, body, rest, outer[OFFERS], dots[OFFERS];
+  int64_t outers = 1, tails = 1, shared = s->cores > 1;
+  vx_some outer_products, dot_products = {1, {q->from->dots}};
+  vx_nearest(q, s->outset->on_one, MOST_TRIED, &outer_products);
+  cut(&all, by_rows, whole, &body, &rest);
+  outer[0] = body;
+  dots[0] = rest;
+  price(s, &outer_products, 1, outer, 1);
+  price(s, &dot_products, 1, dots, 1);
   if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * s->outset->alone.seconds)) return 0;
+  if (shared) {
+    vx_nearest(q, s->outset->least, MOST_TRIED, &outer_products);
+    outers = offers(s, &body, ALL, outer);
+    tails = offers(s, &rest, ALL, dots);
+    price(s, &outer_products, s->cores, outer, outers);
+    price(s, &dot_products, s->cores, dots, tails);
+  }
   mosaic root = {.count = 1, .regions = {all}};
-  mosaic found = best_pair(&root, 0, outer + shared, outers - shared, dots + shared, tails - shared, s->cores);
-  finish(s->question, &found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
+  mosaic found = best_pair(&root, 0, outer, outers, dots, tails, s->cores);
+  finish(q, &found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
   return 1;
 }
 
@@ -224,6 +232,8 @@ static void balance(const search *s, vx_polymer *polymer) {
   const vx_call *call = s->question->call;
   const vx_answer *plain = &s->outset->best;
   mosaic known[PATTERNS];
+  vx_some tried;
+  vx_nearest(s->question, s->outset->least, s->cores <= VX_FEW_THREADS ? FEW_TRIED : MOST_TRIED, &tried);
   for (int pattern = 0; pattern < PATTERNS; pattern++) known[pattern].count = 0; /* their regions are for later */
   known[0].count = 1;
   known[0].regions[0] = (vx_region){.rows = call->m, .columns = call->n, .strategy = plain->plan.strategy,
@@ -239,19 +249,25 @@ static void balance(const search *s, vx_polymer *polymer) {
     int by_rows = derivations[derived - 1].by_rows;
     if (!from->count || share(s, from) * WASTE >= known[best].load) continue;
     cuts(s, &from->regions[at], by_rows, places);
+    vx_region parts[MOST_PRICED], *part = parts;
+    int64_t seconds[MOST_CUTS], made = 0;
     for (int i = 0; i < CUTS && left; i++) {
-      vx_region one, other, parts[1 + OFFERS];
+      vx_region one, other;
       int halves = i == CUTS - 1;
       if (!places[i]) continue;
       cut(&from->regions[at], by_rows, places[i], &one, &other);
-      if (!offers(s, &one, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, parts)) continue;
-      int64_t seconds = offers(s, &other, halves ? WHOLE : ALL, parts + 1);
+      if (!offers(s, &one, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, part)) continue;
+      seconds[made] = offers(s, &other, halves ? WHOLE : ALL, part + 1);
+      part += 1 + seconds[made++];
       left--;
-      price(s, &s->tried, NULL, parts, 1 + seconds);
-      mosaic tried = best_pair(from, at, parts, 1, parts + 1, seconds, s->cores);
-      if (!known[derived].count || tried.load < known[derived].load) {
-        known[derived] = tried;
-        if (tried.load < known[best].load) best = pattern = derived;
+    }
+    price(s, &tried, s->cores, parts, part - parts);
+    part = parts;
+    for (int64_t i = 0; i < made; part += 1 + seconds[i++]) {
+      mosaic found = best_pair(from, at, part, 1, part + 1, seconds[i], s->cores);
+      if (!known[derived].count || found.load < known[derived].load) {
+        known[derived] = found;
+        if (found.load < known[best].load) best = pattern = derived;
       }
     }
   }
@@ -271,10 +287,7 @@ vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   int64_t whole = residue(&q, &found.alone, &by_rows);
   int balances = threads > 1 && found.best.seconds >= LEAST * vx_least_parallel;
   if (!whole && !balances) return plain;
-  search s = {&q, &found, threads};
-  if (threads > 1) vx_nearest(&q, found.least, 0, VX_TRIED, &s.tried);
-  s.dots.count = 1;
-  while (s.dots.strategies[0] < q.from->count - 1 && !vx_listed(&q, s.dots.strategies[0])->dot) s.dots.strategies[0]++;
+  const search s = {&q, &found, threads};
   if (!(whole && mix(&s, by_rows, whole, polymer)) && balances) balance(&s, polymer);
   return plain;
 }

@@ -15,8 +15,7 @@
 #define WORTH 4.0f
 #define SPLIT_GAIN 0.95f
 #define SPLIT_LOSS 1.1f
-#define FEW_NEAR 5
-#define FEW_THREADS 2
+#define FEW_NEAR smaller(5, VX_LANES / 2)
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, VX_NEVER};
 
@@ -24,29 +23,30 @@ typedef int32_t quad __attribute__((vector_size(16)));
 #define QUADS (VX_PRICED / 4)
 
 /* By their ranks, in the order of seconds, which are positive, then of strategies: no branch could be foretold. */
-void vx_nearest(const vx_question *q, const float *seconds, int64_t dot, int64_t most, vx_some *found) {
+void vx_nearest(const vx_question *q, const float *seconds, int64_t most, vx_some *found) {
   enum { UNABLE = INT32_MAX };
-  int32_t keys[VX_PRICED], ranks[VX_PRICED];
+  const float never = VX_NEVER;
+  int32_t keys[VX_PRICED], ranks[VX_PRICED], unable;
   quad own[QUADS], rank[QUADS], place[QUADS];
-  int64_t count = q->from->count;
-  for (int32_t s = 0; s < VX_PRICED; s++) {
-    uint32_t bits;
-    memcpy(&bits, &seconds[s], sizeof bits);
-    keys[s] = s < count && (seconds[s] < VX_NEVER) & (vx_listed(q, s)->dot == dot) ? (int32_t)bits : UNABLE;
-  }
+  int64_t count = q->from->count, taken = 0;
+  memcpy(&unable, &never, sizeof unable);
+  memcpy(keys, seconds, sizeof keys);
+  if (q->from->dots >= 0) keys[q->from->dots] = UNABLE;
   memcpy(own, keys, sizeof own);
   for (int32_t i = 0; i < QUADS; i++) {
+    own[i] |= (own[i] >= unable) & UNABLE;
     rank[i] = (quad){0};
     place[i] = (quad){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
   }
+  memcpy(keys, own, sizeof keys);
   for (int32_t t = 0; t < count; t++)
     for (int32_t i = 0; i < QUADS; i++) rank[i] -= own[i] > keys[t] + (place[i] > t); /* one that takes as long, and is later, is behind */
   memcpy(ranks, rank, sizeof ranks);
-  found->count = 0;
-  for (int32_t s = 0; s < count && found->count < most; s++) {
-    found->strategies[found->count] = s;
-    found->count += (keys[s] < UNABLE) & (ranks[s] < most);
+  for (int32_t s = 0; s < count; s++) {
+    found->strategies[taken] = s;
+    taken += (keys[s] < UNABLE) & (ranks[s] < most);
   }
+  found->count = taken;
 }
 
 /* What all strategies take on one thread, and the best of them. */
@@ -60,7 +60,11 @@ static void look(const vx_question *q, vx_outset *found) {
 
 /* The strategies that are worth a look on so many threads, and what they take on one. */
 static void approach(const vx_question *q, vx_outset *found, int64_t threads) {
-  vx_nearest(q, found->on_one, vx_listed(q, found->alone.plan.strategy)->dot, threads <= FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
+  int32_t best = found->alone.plan.strategy;
+  if (best == q->from->dots)
+    found->near = (vx_some){1, {best}};
+  else
+    vx_nearest(q, found->on_one, threads <= VX_FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
   memcpy(found->least, found->on_one, sizeof found->least);
 }
 
@@ -148,6 +152,7 @@ void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
     splits = parts(q, found);
     if (splits == 1 && threads == vx_cores) return;
     found->best = splits > 1 ? NOTHING : found->alone;
+    if (splits == 1 && threads == 1) return;
   }
   approach(q, found, threads);
   vx_pricing p;

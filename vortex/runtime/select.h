@@ -4,10 +4,10 @@
 
 #include "vortex_runtime.h"
 
-#define VX_NEAR 8      /* `MOST_NEAR` of selector.py, */
-#define VX_TRIED 4     /* `MOST_TRIED` of polymerize.py, */
-#define VX_FIELDS 7    /* `OWN` of codegen/selector.py */
-#define VX_NEVER 1e30f /* `NEVER` of cost.py */
+#define VX_NEAR 8        /* `MOST_NEAR` of selector.py, */
+#define VX_FEW_THREADS 2 /* `FEW_THREADS`, */
+#define VX_FIELDS 7      /* `OWN` of codegen/selector.py */
+#define VX_NEVER 1e30f   /* `NEVER` of cost.py */
 #define VX_PRICED (VX_BLOCKS * VX_LANES)
 
 /* All that the cost of a plan depends on beside what a `vx_way` has. What is said of strategies here, until a choice is made, is said of
@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
   int64_t count;
-  int32_t strategies[VX_NEAR];
+  int32_t strategies[VX_NEAR + 1]; /* one more than are counted, so that finding them takes no branch */
 } vx_some;
 
 /* A grid, the threads that share its tasks, and the region of the output that it cuts; `others` are bytes of operands that other regions of
@@ -54,8 +54,8 @@ static inline vx_plan vx_of_library(const vx_question *q, vx_plan plan) {
 
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
 void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found);
-/* So many strategies that take least, of `dot` products or of all others. */
-void vx_nearest(const vx_question *q, const float *seconds, int64_t dot, int64_t most, vx_some *found);
+/* So many strategies that take least, but for the dot family. */
+void vx_nearest(const vx_question *q, const float *seconds, int64_t most, vx_some *found);
 
 /* ways.c. The whole output on a grid. */
 vx_way vx_whole(const vx_question *q, int64_t grid_m, int64_t grid_n, int64_t splits, int64_t threads);

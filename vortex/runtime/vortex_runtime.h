@@ -307,6 +307,7 @@ typedef struct {
   const float *columns;
   const int32_t *strategies;
   int64_t count;
+  int32_t dots; /* the place of the dot family; -1 where it is not listed */
   vx_ways *outer, *dot;
 } vx_shortlist;
 extern const vx_shortlist vx_shortlists[3];

@@ -41,8 +41,7 @@ void vx_price_all(const vx_question *q, float *totals) {
   costs(q, q->from->outer, VX_PRICED, order, own, totals);
   dots[0] = VX_NEVER;
   if (vx_dot_serves(q->call)) costs(q, q->from->dot, 1, order, own, dots);
-  for (int64_t s = 0; s < q->from->count; s++)
-    if (vx_listed(q, s)->dot) totals[s] = dots[0];
+  if (q->from->dots >= 0) totals[q->from->dots] = dots[0];
 }
 
 /* Of the lanes of a group the first that takes least. */
@@ -73,7 +72,7 @@ void vx_settle(vx_pricing *p) {
   const vx_way any = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f};
   for (int64_t lane = p->lanes; lane < VX_LANES; lane++) p->order[lane] = p->order[0]; /* nobody looks */
   put(p->own, p->lanes, VX_LANES - p->lanes, &any);
-  costs(p->q, vx_listed(p->q, p->order[0])->dot ? p->q->from->dot : p->q->from->outer, p->lanes, p->order, p->own, totals);
+  costs(p->q, p->order[0] == p->q->from->dots ? p->q->from->dot : p->q->from->outer, p->lanes, p->order, p->own, totals);
   for (int64_t g = 0; g < p->groups; g++) settle(p, &p->waiting[g], totals + p->waiting[g].first);
   p->groups = p->lanes = 0;
 }
