@@ -1,4 +1,4 @@
-/* Of pools.c, which names the function and its instruction set and includes this once for each. */
+/* Of pools.c, which names the function, its lanes and its instruction set and includes this once for each. */
 #define LARGER(best, place) \
   do { \
     vector other = *(const vector *)(place); \
@@ -8,6 +8,9 @@
 
 /* A row of the result. What is no number is larger than all that is, as PyTorch has it. */
 __attribute__((target(POOL_ISA))) static void POOL_ROW(void *context, int64_t unit) {
+  enum { LANES = POOL_LANES };
+  typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+  typedef int32_t bits __attribute__((vector_size(LANES * sizeof(float))));
   const pool *p = context;
   int64_t channels = p->channels, row = p->row, pixel = p->pixel;
   int64_t top = unit % p->rows * p->down - p->above, first = larger(top, 0), tall = smaller(top + p->tall, p->height) - first;
@@ -54,4 +57,5 @@ __attribute__((target(POOL_ISA))) static void POOL_ROW(void *context, int64_t un
 }
 #undef LARGER
 #undef POOL_ROW
+#undef POOL_LANES
 #undef POOL_ISA

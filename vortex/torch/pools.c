@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-enum { LANES = 16 };
 enum { ALONE = 16384 }; /* floats that one thread is done with before others have begun */
 
 static vx_fork_join host;
@@ -39,17 +38,18 @@ typedef struct {
   int64_t image, row, pixel;                       /* elements from one to the next, of x */
 } pool;
 
-typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
-typedef int32_t bits __attribute__((vector_size(LANES * sizeof(float))));
-
-/* Compilers settle what becomes of operations on vectors before they make copies of a function for other processors (target_clones). */
+/* Compilers settle what becomes of operations on vectors before they make copies of a function for other processors (target_clones), and keep
+ * vectors that are longer than a processor's in memory. */
 #define POOL_ROW pool_row_in_lines
+#define POOL_LANES 16
 #define POOL_ISA "avx512f"
 #include "pool_row.h"
 #define POOL_ROW pool_row_in_halves
+#define POOL_LANES 8
 #define POOL_ISA "avx2"
 #include "pool_row.h"
 #define POOL_ROW pool_row_in_quarters
+#define POOL_LANES 4
 #define POOL_ISA "sse2"
 #include "pool_row.h"
 
