@@ -27,7 +27,9 @@ ALWAYS_LOW = 1.0
 NEVER_PAST = 1e30
 """`Rates.outer_bytes` of those that were before outputs went past the caches,"""
 NONE_KEPT = 0.0
-"""and `Rates.panel_room` of those that were before row tiles kept panels of a plain B."""
+"""`Rates.panel_room` of those that were before row tiles kept panels of a plain B,"""
+NO_RUNS = 1.0
+"""and `Rates.tile_run` of those that were before tiles that lie alike were a run."""
 SHAPE = ("id", "m", "n", "k", "trans_b", "flops", "threads", "packed", "layout", "peak", "operands")
 
 
@@ -50,6 +52,7 @@ def record(gemm: Any, lines: Sequence[Line], about: dict[str, Any], path: Path) 
         "narrow_rows": manifest.rates.narrow_rows,
         "outer_bytes": manifest.rates.outer_bytes,
         "panel_room": manifest.rates.panel_room,
+        "tile_run": manifest.rates.tile_run,
         "panel": manifest.panel,
         "shortlists": manifest.shortlists,
         "strategies": [_flat(strategy) for strategy in manifest.strategies],
@@ -70,7 +73,7 @@ def selector_of(library: dict[str, Any]) -> Selector:
         for l0, l1, stage in library["strategies"]
     )
     spec = spec_from(library["hardware"], "a recording")
-    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "panel_room": NONE_KEPT}
+    of_kernels = {"narrow_rows": ALWAYS_LOW, "outer_bytes": NEVER_PAST, "panel_room": NONE_KEPT, "tile_run": NO_RUNS}
     known = replace(rates(spec, profile), **{name: library.get(name, old) for name, old in of_kernels.items()})
     listed = library.get("shortlists")
     shortlists = tuple(tuple(those) for those in listed) if listed else None

@@ -177,13 +177,23 @@ class Effects:
     straddled: float = 0.37
     """and one that lies across two lines once more."""
     page: float = 0.2
-    """Latencies that the dot family waits for at each page of a long row that passes alone."""
+    """Latencies that the dot family waits for at each page of a long row that passes alone; none where a line is two
+    vectors (Zen 2: 1 x 1024 x 4096 by a transposed B 0.50 ms, as memory gives it; the waits would be another 0.08)."""
+    dot_seen: float = 0.7
+    """Of the time of its loads, what is seen even under arithmetic where several tiles of columns read the long side
+    and pages are small (Granite Rapids, seconds beyond arithmetic over those of loads: 0.6 to 1.3 for 16 columns, 0.45
+    to 0.7 for 22, 0.55 to 1.2 for 32)."""
+    narrow_dot_reloaded: float = 0.5
+    """Of what columns take to come from L2 for each tile of rows, what is a load beside the rows' where a line is two
+    vectors (Zen 2, 3 to 16 rows by a transposed B of up to 64 MB: predictions scatter by 10 %, with all by 12)."""
     dot_enter_cycles: float = 1.0
     """Cycles between one of its micro-kernels and the next,"""
     fold_cycles: float = 2.5
     """and in which it adds up and stores one of its sums,"""
     fold_roomy_cycles: float = 3.5
-    """on a core that starts one multiply-add in a cycle (Zen 4: 2708 x 7 x 16 22 us, x 64 38)."""
+    """on a core that starts one multiply-add in a cycle (Zen 4: 2708 x 7 x 16 22 us, x 64 38),"""
+    narrow_fold_cycles: float = 4.3
+    """where a line is two vectors (Zen 2, 4000 rows by 2 to 4 columns and a k of 8 to 40)."""
     held_step_cycles: float = 0.575
     """Cycles in which the held family does one multiply-add, at best."""
     held_row_cycles: float = 2.0
@@ -199,6 +209,11 @@ class Effects:
     lines are asked for, nor of A, which prefetchers keep up with (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by such a
     share; 1710902 x 2 x 8 in 3.0 and 4.0. Granite Rapids, 224 products of 2 to 4000 columns and k of 3 to 32, C in L2
     and beyond, and 92 of races: 15 % off in the mean so, 31 by what was seen while none were)."""
+    held_parts_cycles: float = 2.2
+    """Cycles that a row's last vector takes longer with each step of k, where vectors have no masks and it is neither
+    whole nor half (Zen 2, 3000 rows by a k of 2, 5, 8 and 16: by 5 and 6 columns 2.6 a step, 7 2.1, 3 1.4, 10 2.0),"""
+    held_left_cycles: float = 12.0
+    """and there every vector of a row that is left over (12 x 8000 by a k of 1 and 4 30 and 23 for two such rows)."""
     held_pieced: float = 0.004
     """More with each further step of k, which takes a piece of every row: no prefetcher follows those past L3 (Zen 4,
     16 columns, ns a row: 89 in four steps 55 to 61 out of memory and 25 from L3, 64 in three 27 and 18),"""
@@ -249,6 +264,9 @@ class Effects:
     them),"""
     tile_row_cycles: float = 2.6
     """and for each of its rows."""
+    narrow_tile_run: float = 0.1
+    """What is left of both among tiles that lie alike (a Zen 2, 143 x 847 x 7: 31 ns a tile of 6 x 16, where all of it
+    says 43, and 15 are arithmetic); what is left with AVX-512 was not measured."""
     amx_enter_cycles: float = 60.0
     """Both of a micro-kernel of AMX, whatever its height."""
     nest_s: float = 1.3e-7

@@ -101,7 +101,7 @@ NARROW_ROWS = 14
 def dot_tiles(registers: int) -> dict[int, int]:
     """Tallest dot tile by its columns: accumulators and the operands of a step of k fit in the registers."""
     tallest = {columns: (registers - columns) // (columns + 1) for columns in range(1, registers // 3 + 1)}
-    return {columns: min(rows, DOT_ROWS) for columns, rows in tallest.items() if rows >= 1}
+    return {columns: min(rows, DOT_ROWS) for columns, rows in tallest.items() if rows >= 2}
 
 
 def dot_strategy(registers: int, lanes: int) -> Strategy:

@@ -40,7 +40,7 @@ from vortex.families import (
 )
 from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
 from vortex.problem import Problem, Strategies
-from vortex.rates import Rates
+from vortex.rates import LEAST_RUN, Rates
 from vortex.stores import contending, storing
 from vortex.tasks import Oriented, Task, oriented, supply_of, task_of
 
@@ -89,7 +89,11 @@ def adding(ops: Arithmetic, rates: Rates, p: Problem) -> Value:
 
 def computing(ops: MeasuredArithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task) -> Computed:
     """The micro-kernels of a task, and the loops around them."""
-    entered = ops.name("entered", t.steps * (rates.tile_enter + t.height * rates.tile_row))
+    between = rates.tile_enter + t.height * rates.tile_row
+    if rates.tile_run < 1.0:
+        alike = s.rows_first * t.full + (1.0 - s.rows_first) * t.tiles
+        between = between * ops.where(alike > LEAST_RUN - 0.5, rates.tile_run, 1.0)
+    entered = ops.name("entered", t.steps * between)
     wide = ops.name("wide", micro_kernel(ops, rates, t.height, s.vectors, o.k, t.steps) + entered)
     last = micro_kernel(ops, rates, t.height, t.rest, o.k, t.steps) + ops.where(t.rest > 0.5, entered, 0.0)
     narrow = ops.name("narrow", last)

@@ -66,10 +66,6 @@ DOT_TORN, DOT_MANY, DOT_LONG = 0.7, 6.0, 0.5 * PAGE
 columns than that: arithmetic and memory do not overlap (Zen 5, 160 MB: 7, 8 and 10 columns by a k of 602 0.75 to 0.9,
 of 608, whose rows are lines, 0.3 to 0.5, 6 columns 0.3; 200 MB: 7 and 10 columns by 74 to 350 come at 24 to 42 GB/s as
 those by 96 and 128 do, by 602 and 1323 at 24 to 28)."""
-DOT_SEEN = 0.7
-"""Of the time of its loads, what is seen even under arithmetic where several tiles of columns read the long side, if
-pages are small (Granite Rapids, seconds beyond arithmetic over those of loads: 0.6 to 1.3 for 16 columns, 0.45 to 0.7
-for 22, 0.55 to 1.2 for 32)."""
 HELD_STREWN = 1.2
 """Of what others wait for pieces of C's rows, the part that the held family does: it stores in no bursts."""
 HELD_PAST = 0.5
@@ -122,17 +118,21 @@ def dot_products(
     over_b = ops.where(turned, ops.where(p.n > p.m, 1.0, 0.0), 0.0)
     kept = FLOAT * columns * k
     unpieced = ops.most(most_rows, dot_pieced(rates) - 0.5) if rates.reach else most_rows
+    if rates.dot_columns < dot_pieced(rates):
+        unpieced = ops.where(abreast > 1.5, most_rows, unpieced)
     pieced = ops.where(columns > unpieced, 1.0, 0.0)
     pieces = ops.most(pieced * ops.ceil(kept / (DOT_SHARE * rates.l1_bytes) - EPSILON), 1.0)
     rows_apart = ops.where(over_b > 0.5, p.spacing_b, p.spacing_a)
     own = ops.where(over_b > 0.5, p.spacing_a, ops.where(turned, p.spacing_b, rates.line_bytes))
     columns_apart = ops.where(pieced * long_side > DOT_PASSES * short - 0.5, rates.line_bytes, own)
-    loads = columns * (rates.dot_load + straddled(ops, rates, columns_apart)) + rows * (
+    # Some tiles of columns are narrower by one.
+    wide = ops.name("dot_wide", short / abreast)
+    loads = wide * (rates.dot_load + straddled(ops, rates, columns_apart)) + rows * (
         rates.dot_stream + straddled(ops, rates, rows_apart)
     )
-    issues = ops.most(rows * columns, ops.most(loads, rates.latency_issues))
+    issues = ops.most(rows * wide, ops.most(loads, rates.latency_issues * (wide / columns)))
     body = issues * rates.multiply_add
-    fold = rows * columns * rates.fold
+    fold = rows * wide * rates.fold
     steps = ops.ceil(k / rates.lanes - EPSILON) * body
     compute = ops.name("dot_compute", tiles * (steps + pieces * (fold + rates.dot_enter)))
     # What streams past few columns takes half of L1, and stays in L2 for the tiles of columns after the first.
@@ -145,7 +145,7 @@ def dot_products(
     in_l1 = ops.where(pieced > 0.5, kept / pieces, ops.where(kept > staying, staying, 2.0 * kept))
     again = tiles * reading(ops, rates, in_l1, staying, kept * rates.l2_byte, kept * source)
     passing = FLOAT * share * k
-    load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + again)
+    load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + rates.dot_reloaded * again)
     side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)
     turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
     each = ops.where(abreast > 1.5, PAGED_AGAIN / ops.most(rows, 1.0), PAGED / (rows + (PAGED - 1.0)))
@@ -162,8 +162,8 @@ def dot_products(
     late_rows = late_rows + in_pages * (DOT_PAGED * far)
     late_rows = ops.where(abreast > 1.5, waits + DOT_FAR * far, late_rows)
     seen = exposed(ops, load, compute)
-    if rates.reach:
-        seen = ops.most(seen, ops.where(abreast > 1.5, DOT_SEEN, 0.0) * load)
+    if rates.dot_seen:
+        seen = ops.most(seen, ops.where(abreast > 1.5, rates.dot_seen, 0.0) * load)
     once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + late_rows + seen
     turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
     return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
@@ -236,6 +236,10 @@ def held_rows(ops: Arithmetic, rates: Rates, s: Strategies, t: Task, o: Oriented
     from_c = ops.where(in_l1 <= rates.l1_bytes, 0.0, 2.0 * (t.steps - 1.0) * t.panels * rates.line_bytes * t.rows)
     moved = t.panels * body + (from_a + from_c) * rates.l2_byte
     compute = ops.name("held_compute", multiplying + t.panels * rounds + beside(ops, rates, moved, multiplying))
+    if rates.held_parts:
+        half = ops.most(last + last - rates.lanes, rates.lanes - (last + last)) <= 0.5
+        parted = ops.where(half, 0.0, ops.where(last > rates.lanes - 0.5, 0.0, rates.held_parts))
+        compute = compute + t.steps * (t.rows * parted + left * t.panels * rates.held_left)
     return compute + exposed(ops, stream, compute) + waits + recurring(ops, rates, t, o) + torn(ops, rates, t, o)
 
 

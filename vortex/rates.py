@@ -13,6 +13,8 @@ MISSES = 24.0
 KEPT_TILES, KEPT_ROWS = 4.0, 3.0
 """Row tiles of a panel of a plain B from which on the first copies it for the others, and least rows of these: with
 fewer a core stores about as long as it multiplies."""
+LEAST_RUN = 4.0
+"""Tiles that lie alike and are called as a run: with fewer, what it takes to find it is more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Rates:
     """or a column of them down a panel,"""
     tile_row: float
     """and for each row: what an address and a prefetch take that do not overlap with the multiply-adds of others."""
+    tile_run: float
+    """What is left of both among tiles that are a run."""
     nest: float
     """Seconds in which a task gets into its L1 nest,"""
     row_nest: float
@@ -155,6 +159,10 @@ class Rates:
     """and one that lies across two lines once more."""
     page: float
     """Latencies that it waits for at each page of a long row."""
+    dot_seen: float
+    """Of the time of its loads, what is seen even under arithmetic where several tiles of columns read its rows."""
+    dot_reloaded: float
+    """Of what columns take to come from L2 for each tile of rows, what is a load beside the rows'."""
     dot_enter: float
     """Seconds between one of its micro-kernels and the next,"""
     fold: float
@@ -168,7 +176,11 @@ class Rates:
     held_enter: float
     """to get into its kernel,"""
     held_load: float
-    """and to load a vector of B."""
+    """and to load a vector of B;"""
+    held_parts: float
+    """that a row's last vector takes longer with each step of k where it is stored in parts,"""
+    held_left: float
+    """and every vector of a row that is left over."""
     held_pieced: float
     """Share of the latency that is seen for each line of A with each step of k but the first,"""
     held_ragged: float

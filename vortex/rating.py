@@ -50,6 +50,7 @@ def rates(
     small = spec.kept_pages > 0 and whole_lines
     crowded_bytes = EFFECTS.scattered_row_bytes if small else EFFECTS.crowded_row_bytes
     resident = EFFECTS.tile_share if tiles else EFFECTS.scattered_share if small else EFFECTS.resident_share
+    fold = EFFECTS.fold_cycles if whole_lines else EFFECTS.narrow_fold_cycles
     outer_fill = EFFECTS.outer_fill if whole_lines else EFFECTS.narrow_outer_fill
     outer_fill = EFFECTS.scattered_outer_fill if small else outer_fill
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
@@ -125,14 +126,18 @@ def rates(
         * vectors.issue_per_cycle
         / vectors.cycles,
         straddled=EFFECTS.straddled,
-        page=EFFECTS.page,
+        page=EFFECTS.page if whole_lines else 0.0,
+        dot_seen=EFFECTS.dot_seen if small else 0.0,
+        dot_reloaded=1.0 if whole_lines else EFFECTS.narrow_dot_reloaded,
         dot_enter=EFFECTS.dot_enter_cycles / clock,
-        fold=(EFFECTS.fold_roomy_cycles if roomy else EFFECTS.fold_cycles) / clock,
+        fold=(EFFECTS.fold_roomy_cycles if roomy else fold) / clock,
         held_step=max(1.0, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_narrow=max(0.5, EFFECTS.held_step_cycles * isa.issue_per_cycle),
         held_row=(EFFECTS.held_roomy_row_cycles if roomy else EFFECTS.held_row_cycles) / clock,
         held_enter=EFFECTS.held_enter_cycles / clock,
         held_load=EFFECTS.held_load_cycles / clock,
+        held_parts=0.0 if whole_lines else EFFECTS.held_parts_cycles / clock,
+        held_left=0.0 if whole_lines else EFFECTS.held_left_cycles / clock,
         held_pieced=EFFECTS.held_pieced if roomy or small else EFFECTS.held_asked_pieced,
         held_ragged=EFFECTS.held_roomy_ragged if roomy else 0.0,
         held_scattered=EFFECTS.held_scattered,
@@ -149,6 +154,7 @@ def rates(
         panel_turn=EFFECTS.panel_turn_cycles / clock,
         tile_turn=EFFECTS.tile_turn_cycles / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
+        tile_run=1.0 if whole_lines else EFFECTS.narrow_tile_run,
         nest=EFFECTS.nest_s,
         row_nest=EFFECTS.row_nest_s,
         stage_start=EFFECTS.stage_start_s,

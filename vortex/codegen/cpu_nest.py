@@ -16,7 +16,7 @@ from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, trans
 from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
 from vortex.epilogue import Store
-from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, MISSES
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, LEAST_RUN, MISSES
 
 
 @dataclass(frozen=True, order=True)
@@ -51,8 +51,6 @@ STAYS = T.int64(1 << 16)
 next panel. By 5 x 80 13068x128x300 went from 10.4 to 9.3 ms on a Zen 4, from 5.5 to 5.0 on both its cores."""
 QUICK, NEVER = 5, T.int64(1 << 40)
 """Rows of a tile that is over with a step of k before L2 has brought the next: 8 cycles for 4 x 4 vectors; steps."""
-LEAST_RUN = 4
-"""Tiles that lie alike and are called as a run: with fewer, what it takes to find it is more than it saves."""
 PACK_B = ("none", "copy", "transpose")
 
 
@@ -215,7 +213,7 @@ def nest(
                     comes: T.let[T.bool] = T.And(trusts, at_hand if pack_b else quiet)
                     alike: T.let[T.int64] = T.Select(T.Or(comes, T.And(dense, kept)), whole, T.min(whole, panels - 1))
                     leads_in: T.let[T.bool] = T.And(dense, T.Not(kept))
-                    pays: T.let[T.bool] = T.And(T.Not(singly), (alike if rows_first else tiles) >= LEAST_RUN)
+                    pays: T.let[T.bool] = T.And(T.Not(singly), (alike if rows_first else tiles) >= int(LEAST_RUN))
                     at = T.alloc_buffer((1,), "int64", scope="local")
                     outer: T.let[T.int64] = tiles if rows_first else panels
                     inner: T.let[T.int64] = panels if rows_first else tiles
