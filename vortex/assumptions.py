@@ -266,7 +266,8 @@ class Effects:
     """and for each of its rows."""
     narrow_tile_run: float = 0.1
     """What is left of both among tiles that lie alike (a Zen 2, 143 x 847 x 7: 31 ns a tile of 6 x 16, where all of it
-    says 43, and 15 are arithmetic); what is left with AVX-512 was not measured."""
+    says 43, and 15 are arithmetic), where a micro-kernel's start was measured, which has some of it: 59 cycles there
+    of this one, 36 computed. What is left with AVX-512 was not measured."""
     amx_enter_cycles: float = 60.0
     """Both of a micro-kernel of AMX, whatever its height."""
     nest_s: float = 1.3e-7

@@ -154,7 +154,7 @@ def rates(
         panel_turn=EFFECTS.panel_turn_cycles / clock,
         tile_turn=EFFECTS.tile_turn_cycles / clock,
         tile_row=0.0 if tiles else EFFECTS.tile_row_cycles / clock,
-        tile_run=1.0 if whole_lines else EFFECTS.narrow_tile_run,
+        tile_run=1.0 if whole_lines or profile.basis == "computed" else EFFECTS.narrow_tile_run,
         nest=EFFECTS.nest_s,
         row_nest=EFFECTS.row_nest_s,
         stage_start=EFFECTS.stage_start_s,
