@@ -18,7 +18,7 @@ or columns is not cut: it lacks the micro-kernels of other last vectors. `runtim
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -101,8 +101,7 @@ class _Search:
         self, offers: list[Offer], dot: bool = False, most: int = MOST_TRIED
     ) -> Generator[list[Request], list[Answer], list[Region]]:
         """Each by its best strategy; all are priced at once."""
-        asked_of = [asked(self.shape, *offer.where[2:], offer.grid, offer.cores) for offer in offers]
-        answers = yield [replace(request, dot=dot, most=most) for request in asked_of]
+        answers = yield [asked(self.shape, *each.where[2:], each.grid, each.cores, dot, most) for each in offers]
         found = []
         for offer, answer in zip(offers, answers, strict=True):
             start = self.machine.started if offer.cores > 1 else self.machine.call

@@ -39,8 +39,8 @@ class Request:
     grid: Grid
     cores: int
     others: np.float32
-    dot: bool = False
-    most: int = 0
+    dot: bool
+    most: int
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ def others(shape: Shape, rows: int, columns: int) -> np.float32:
     return F32(4 * (whole - rows * shape.k - shape.k * columns - rows * columns))
 
 
-def asked(shape: Shape, rows: int, columns: int, grid: Grid, cores: int) -> Request:
+def asked(shape: Shape, rows: int, columns: int, grid: Grid, cores: int, dot: bool = False, most: int = 0) -> Request:
     part = replace(shape, m=rows, n=columns, lda=shape.stride_a, ldb=shape.stride_b)
-    return Request(part, grid, cores, others(shape, rows, columns))
+    return Request(part, grid, cores, others(shape, rows, columns), dot, most)
 
 
 def as_plan(polymer: Polymer, selector: Selector, cores: int) -> LaunchPlan:

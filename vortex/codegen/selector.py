@@ -64,8 +64,8 @@ INTERMEDIATES = 200
 LOOKUPS = 8
 """Of measured micro-kernels in a cost, at most."""
 WIDE, WIDE_FLAG = 16, "avx512f"
-"""Lanes of the vectors that are looked up and permuted whole, and a flag of the processors that do."""
-PERMUTES = {8: "avx2", 16: WIDE_FLAG}
+"""Lanes of the vectors that are looked up whole, and a flag of the processors that do."""
+PERMUTE_FLAGS = {8: "avx2", 16: WIDE_FLAG}
 """By lanes, a flag of the processors that take each lane from any of a vector: 3 instructions for a field of a strategy
 in one of two vectors of eight lanes, where lane by lane there are 20 (a Zen 2: 289 to 223 ns for eight plans)."""
 GATHER = "llvm.x86.avx512.mask.gather.dps.512"
@@ -224,7 +224,8 @@ def ways(
     order, own = ("int32", lanes), ("float32", len(OWN) * lanes)
     made = function(rates, table, lanes, llvm_cpu, len(FIELDS), stored_blocks, order=order, own=own)
     ops, stored = made.ops, made.data["strategies"]
-    first, permutes = made.block * lanes, codegen.llvm_cpu_has_features(PERMUTES.get(lanes, ""), cpu_target(llvm_cpu))
+    permutes = codegen.llvm_cpu_has_features(PERMUTE_FLAGS.get(lanes, ""), cpu_target(llvm_cpu))
+    first = made.block * lanes
 
     def permuted(block: int, place: int) -> Term:
         row, chosen = (block * len(FIELDS) + place) * lanes, made.data["order"][T.ramp(first, 1, lanes)]
@@ -235,11 +236,9 @@ def ways(
         if value is not None:
             return Term(constant(value))
         index = made.data["order"][first + ops.lane]
-        if permutes and stored_blocks == 1:
-            return permuted(0, place)
-        if permutes and stored_blocks == 2:
-            parts = [constant(permuted(block, place)) for block in range(stored_blocks)]
-            return ops.name(FIELDS[place], Term(tirx.Select(index < lanes, *parts)))
+        if permutes and stored_blocks <= 2:
+            low, *high = (permuted(block, place) for block in range(stored_blocks))
+            return ops.name(FIELDS[place], ops.where(Term(index < lanes), low, high[0])) if high else low
         block, lane = tirx.truncdiv(index, lanes), tirx.truncmod(index, lanes)
         return ops.name(FIELDS[place], Term(stored[(block * len(FIELDS) + place) * lanes + lane]))
 
