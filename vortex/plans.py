@@ -109,9 +109,13 @@ class LaunchPlan:
 
 
 def grids(threads: int, splits: int = 1) -> tuple[Grid, ...]:
-    """One block, then the factorizations of the thread count, tall to wide, and of half of it while that is even."""
+    """One block, then the factorizations of the thread count, tall to wide, and of half of it while that is even.
+
+    Of a reduction in parts every block is as many tasks, so that fewer blocks are a task for each thread, where the
+    parts divide them.
+    """
     chosen = [Grid(1, 1, splits)]
-    count = threads
+    count = threads if threads % splits else threads // splits
     while count > 1:
         chosen += [Grid(count // n, n, splits) for n in range(1, count + 1) if count % n == 0]
         count //= 2

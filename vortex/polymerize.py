@@ -32,8 +32,9 @@ DERIVATIONS = (
     (0, 0, True), (0, 0, False), (1, 1, False), (1, 0, False), (4, 2, False), (1, 1, True), (4, 1, False), (2, 1, True)
 )  # fmt: skip
 """How patterns II to IX refine an earlier one: (which, its region that is cut, whether by rows)."""
-SOUGHT = (2, 1, 3, 4, 5, 6, 7, 8)
-"""The order in which they are tried: of 59 products cut on two, four and eight threads, 58 are cut by columns."""
+SOUGHT = ((2, 1), (3,), (4,), (5,), (6,), (7,), (8,))
+"""The order in which they are tried, those of the whole at once: of 59 products cut on two, four and eight threads, 58
+are cut by columns."""
 LEAST = 16.0
 """A call is worth the search if it takes this many times the seconds of an empty one on several threads,"""
 WASTE = 1.08
@@ -44,13 +45,16 @@ MOST_CUTS = 2
 """How many cuts are priced for one call at most. With 9, one of 179 products on two, four and eight threads is
 predicted to take less time, by half a percent."""
 MOST_TRIED, FEW_TRIED = 4, 2
-"""Strategies that a region may have: those that were quickest for the whole call on any of its grids; fewer where a
-call is balanced on few threads. With all of them one of 140 products is predicted to be balanced in less time on two
-threads, by half a percent, but 3 of 22 on four with two, by up to 7 %; and with two where a residue is cut off, 22 of
-160 on two threads by up to a fifth: what is left has whole vectors, of which other strategies are the best."""
+"""Strategies that a region may have: those that were quickest for the whole call, on any of its grids or, where a
+residue is cut off, on one thread; fewer where a call is balanced on few threads. With all of them one of 140 products
+is predicted to be balanced in less time on two threads, by half a percent, but 3 of 22 on four with two, by up to 7 %;
+and with two where a residue is cut off, 22 of 160 on two threads by up to a fifth: what is left has whole vectors, of
+which other strategies are the best."""
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
-"""The grids that a region may be priced on."""
+"""The grids that a region may be priced on. On few threads what is left beside a cut is cut across it alone, so that
+both regions of two cuts are one vector of eight lanes: of 183 products two are predicted to take more than by the best
+of the three, 0.4 and 6.5 %; and with a residue off nothing is left whole that may be cut, by which none loses 0.5 %."""
 LESS_LANES = 7
 """One in this many lanes must be empty for a residue to be looked at."""
 
@@ -88,20 +92,28 @@ class _Search:
     cores: int
     machine: Machine
 
+    @property
+    def few(self) -> bool:
+        return self.cores <= FEW_THREADS
+
     def offers(self, where: Rectangle, only: int = ALL) -> list[Offer]:
-        """The rectangle cut for all cores by rows, by columns, or left whole; or each of the three."""
-        grids, found = (Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1)), []
+        """The rectangle cut for all cores by rows, by columns, or left whole; or each of them, whole on few cores only
+        if it cannot be cut."""
+        found: list[Offer] = []
+        grids = Grid(self.cores, 1), Grid(1, self.cores), Grid(1, 1)
         for at in range(BY_ROWS if self.cores > 1 else WHOLE, len(grids)):
             grid, (_, _, rows, columns) = grids[at], where
-            if only in (ALL, at) and rows >= grid.m and (grid.n == 1 or columns >= grid.n * self.machine.lanes):
+            needless = at == WHOLE and found and self.few
+            wanted = not needless if only == ALL else only == at
+            if wanted and rows >= grid.m and (grid.n == 1 or columns >= grid.n * self.machine.lanes):
                 found.append(Offer(where, grid, self.cores))
         return found
 
     def regions(
-        self, offers: list[Offer], dot: bool = False, most: int = MOST_TRIED
+        self, offers: list[Offer], most: int, dot: bool = False, alone: bool = False
     ) -> Generator[list[Request], list[Answer], list[Region]]:
         """Each by its best strategy; all are priced at once."""
-        answers = yield [asked(self.shape, *each.where[2:], each.grid, each.cores, dot, most) for each in offers]
+        answers = yield [asked(self.shape, *each.where[2:], each.grid, each.cores, most, dot, alone) for each in offers]
         found = []
         for offer, answer in zip(offers, answers, strict=True):
             start = self.machine.started if offer.cores > 1 else self.machine.call
@@ -149,13 +161,13 @@ def mixed(shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, along_m
     """The residue by dot products, if that gains on one thread; then each part on the grid that serves it best."""
     search = _Search(shape, cores, machine)
     body, rest = cut(Region(0, 0, shape.m, shape.n, Grid(1, 1), 0, F32(0)), along_m, whole)
-    outer = yield from search.regions([Offer(body, Grid(1, 1), 1)])
-    dots = yield from search.regions([Offer(rest, Grid(1, 1), 1)], dot=True)
+    outer = yield from search.regions([Offer(body, Grid(1, 1), 1)], MOST_TRIED, alone=True)
+    dots = yield from search.regions([Offer(rest, Grid(1, 1), 1)], 1, dot=True)
     if not F32(F32(outer[0].task + dots[0].task) + machine.call) < F32(GAIN) * F32(alone.seconds):
         return None
     if cores > 1:
-        outer = yield from search.regions(search.offers(body))
-        dots = yield from search.regions(search.offers(rest), dot=True)
+        outer = yield from search.regions(search.offers(body), MOST_TRIED, alone=True)
+        dots = yield from search.regions(search.offers(rest), 1, dot=True)
     found = search.best((), outer, dots, 0)
     start = machine.started if cores > 1 else machine.call
     return Polymer(1 if along_m else 2, found.regions, F32(found.load + start))
@@ -168,26 +180,29 @@ def balance(shape: Shape, cores: int, machine: Machine, plain: LaunchPlan) -> Se
     root = mosaic((Region(0, 0, shape.m, shape.n, grid, plain.index, task),), cores, machine)
     known: list[Mosaic | None] = [root] + [None] * len(DERIVATIONS)
     search, best, pattern, left = _Search(shape, cores, machine), root, 0, MOST_CUTS
-    few = FEW_TRIED if cores <= FEW_THREADS else MOST_TRIED
+    most = FEW_TRIED if search.few else MOST_TRIED
     limit = F32(GAIN) * F32(F32(plain.seconds) - machine.started)
-    for derived in SOUGHT:
-        parent, at, by_rows = DERIVATIONS[derived - 1]
-        from_ = known[parent]
-        if from_ is None or F32(from_.share * F32(WASTE)) >= best.load:
+    for together in SOUGHT:
+        trials = []
+        for derived in together:
+            parent, at, by_rows = DERIVATIONS[derived - 1]
+            from_ = known[parent]
+            if from_ is None or F32(from_.share * F32(WASTE)) >= best.load:
+                continue
+            along, across = (BY_ROWS, BY_COLUMNS) if by_rows else (BY_COLUMNS, BY_ROWS)
+            kept = (*from_.regions[:at], *from_.regions[at + 1 :])
+            for place, halves in search.cuts(from_.regions[at], by_rows):
+                one, other = cut(from_.regions[at], by_rows, place)
+                first = search.offers(one, WHOLE if halves else along)
+                if first and left:
+                    left -= 1
+                    second = [] if halves else search.offers(other, across if search.few else ALL)
+                    trials.append((derived, kept, at, [*first, *(second or search.offers(other, WHOLE))]))
+        if not trials:
             continue
-        offered = []
-        for place, halves in search.cuts(from_.regions[at], by_rows):
-            one, other = cut(from_.regions[at], by_rows, place)
-            first = search.offers(one, WHOLE if halves else BY_ROWS if by_rows else BY_COLUMNS)
-            if first and left:
-                left -= 1
-                offered.append([*first, *search.offers(other, WHOLE if halves else ALL)])
-        if not offered:
-            continue
-        kept = (*from_.regions[:at], *from_.regions[at + 1 :])
-        parts = yield from search.regions([offer for each in offered for offer in each], most=few)
-        for each in offered:
-            one_by, other_by, parts = parts[:1], parts[1 : len(each)], parts[len(each) :]
+        parts = yield from search.regions([offer for *_, offers in trials for offer in offers], most)
+        for derived, kept, at, offers in trials:
+            one_by, other_by, parts = parts[:1], parts[1 : len(offers)], parts[len(offers) :]
             tried = search.best(kept, one_by, other_by, at)
             before = known[derived]
             if before is None or tried.load < before.load:
@@ -203,14 +218,14 @@ def polymerize(
     shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, plain: LaunchPlan, family: Family
 ) -> Search:
     """The regions that serve a call better than its `plain` plan, or None. `alone` is the best plan on one thread."""
-    if family.splits > 1 or family.dot or cores > MOST_CORES:
+    if family.dot or cores > MOST_CORES:
         return None
     where = residue(shape, alone, machine)
     if where is not None:
         found = yield from mixed(shape, cores, machine, alone, *where)
         if found is not None:
             return found
-    if cores < 2 or F32(plain.seconds) < F32(LEAST) * machine.started:
+    if cores < 2 or family.splits > 1 or F32(plain.seconds) < F32(LEAST) * machine.started:
         return None
     return (yield from balance(shape, cores, machine, plain))
 
@@ -229,7 +244,7 @@ class Plain:
 
     def among(self, dots: Mask, request: Request) -> Mask:
         """Of which strategies a request asks for the best; `dots` are those of the dot family."""
-        return dots if request.dot else nearest(self.least if request.cores > 1 else self.on_one, request.most)
+        return dots if request.dot else nearest(self.on_one if request.alone else self.least, request.most)
 
 
 def plain(selector: Selector, shape: Shape, threads: int) -> Plain:

@@ -33,14 +33,15 @@ class Polymer:
 @dataclass(frozen=True)
 class Request:
     """What a search asks: the best strategy for a region of this shape, while `cores` are at work on all regions; of
-    the dot family, or of the `most` other strategies that were quickest for the whole call on as many."""
+    the dot family, or of the `most` others that were quickest for the whole call, on one thread or on as many."""
 
     shape: Shape
     grid: Grid
     cores: int
     others: np.float32
-    dot: bool
     most: int
+    dot: bool
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,11 @@ def others(shape: Shape, rows: int, columns: int) -> np.float32:
     return F32(4 * (whole - rows * shape.k - shape.k * columns - rows * columns))
 
 
-def asked(shape: Shape, rows: int, columns: int, grid: Grid, cores: int, dot: bool = False, most: int = 0) -> Request:
+def asked(
+    shape: Shape, rows: int, columns: int, grid: Grid, cores: int, most: int = 0, dot: bool = False, alone: bool = False
+) -> Request:
     part = replace(shape, m=rows, n=columns, lda=shape.stride_a, ldb=shape.stride_b)
-    return Request(part, grid, cores, others(shape, rows, columns), dot, most)
+    return Request(part, grid, cores, others(shape, rows, columns), most, dot, alone)
 
 
 def as_plan(polymer: Polymer, selector: Selector, cores: int) -> LaunchPlan:

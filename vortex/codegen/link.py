@@ -48,7 +48,7 @@ def link(
         key = kept.key(link, source.name, given, compiler, status.st_size, status.st_mtime_ns) if kept else ""
         if kept and kept.take(key, path):
             return path
-        _run([compiler, "-O2", "-std=gnu11", "-fPIC", "-pthread", *given, "-c", "-o", str(path), str(source)])
+        _run([compiler, "-O3", "-std=gnu11", "-fPIC", "-pthread", *given, "-c", "-o", str(path), str(source)])
         if kept:
             kept.keep(key, path)
         return path

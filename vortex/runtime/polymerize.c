@@ -21,6 +21,7 @@ static const struct {
   int parent, region, by_rows;
 } derivations[PATTERNS - 1] = {{0, 0, 1}, {0, 0, 0}, {1, 1, 0}, {1, 0, 0}, {4, 2, 0}, {1, 1, 1}, {4, 1, 0}, {2, 1, 1}};
 static const int sought[PATTERNS - 1] = {2, 1, 3, 4, 5, 6, 7, 8};
+#define TOGETHER 2 /* of them, which cut the whole */
 
 /* A polymer while it is searched for, and what its fullest core is loaded with. */
 typedef struct {
@@ -113,13 +114,15 @@ static void price(const search *s, const vx_some *some, int64_t cores, vx_region
   }
 }
 
-/* A region cut for all cores by rows, by columns, or left whole; or each of the three. */
+static int few(const search *s) { return s->cores <= VX_FEW_THREADS; }
+
+/* A region cut for all cores by rows, by columns, or left whole; or each of them, whole on few cores only if it cannot be cut. */
 static int64_t offers(const search *s, const vx_region *where, int only, vx_region *found) {
   const int64_t grids[OFFERS][2] = {{s->cores, 1}, {1, s->cores}, {1, 1}};
   int64_t count = 0;
   for (int g = s->cores > 1 ? BY_ROWS : WHOLE; g < OFFERS; g++) {
     int64_t grid_m = grids[g][0], grid_n = grids[g][1];
-    if (only != ALL && only != g) continue;
+    if (only == ALL ? g == WHOLE && count && few(s) : only != g) continue;
     if (where->rows < grid_m || (grid_n > 1 && where->columns < grid_n * vx_lanes)) continue;
     found[count] = *where;
     found[count].grid_m = grid_m;
@@ -202,8 +205,11 @@ static void finish(const vx_question *q, const mosaic *found, int64_t pattern, f
 }
 
 /* The residue by dot products, if that gains on one thread: then each part on the grid that serves it best, and 1. */
-static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer) {
+static int mix(const search *s, vx_polymer *polymer) {
   const vx_question *q = s->question;
+  int by_rows;
+  int64_t whole = residue(q, &s->outset->alone, &by_rows);
+  if (!whole) return 0;
   vx_region all = {.rows = q->call->m, .columns = q->call->n, .grid_m = 1, .grid_n = 1}, body, rest, outer[OFFERS], dots[OFFERS];
   int64_t outers = 1, tails = 1, shared = s->cores > 1;
   vx_some outer_products, dot_products = {1, {q->from->dots}};
@@ -215,7 +221,6 @@ static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer)
   price(s, &dot_products, 1, dots, 1);
   if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * s->outset->alone.seconds)) return 0;
   if (shared) {
-    vx_nearest(q, s->outset->least, MOST_TRIED, &outer_products);
     outers = offers(s, &body, ALL, outer);
     tails = offers(s, &rest, ALL, dots);
     price(s, &outer_products, s->cores, outer, outers);
@@ -227,13 +232,39 @@ static int mix(const search *s, int by_rows, int64_t whole, vx_polymer *polymer)
   return 1;
 }
 
+/* A cut of a pattern, whose first region has one offer and whose second has so many. */
+typedef struct {
+  int derived;
+  int64_t seconds;
+} trial;
+
+/* So many cuts of a pattern at most: the offers of both regions one after the other, and how many there are. */
+static int64_t cut_for(const search *s, const mosaic *from, int derived, int64_t most, vx_region *part, trial *trials) {
+  int by_rows = derivations[derived - 1].by_rows, along = by_rows ? BY_ROWS : BY_COLUMNS, across = by_rows ? BY_COLUMNS : BY_ROWS;
+  const vx_region *region = &from->regions[derivations[derived - 1].region];
+  int64_t places[CUTS], made = 0;
+  cuts(s, region, by_rows, places);
+  for (int i = 0; i < CUTS && made < most; i++) {
+    vx_region one, other;
+    int halves = i == CUTS - 1;
+    if (!places[i]) continue;
+    cut(region, by_rows, places[i], &one, &other);
+    if (!offers(s, &one, halves ? WHOLE : along, part)) continue;
+    int64_t seconds = halves ? 0 : offers(s, &other, few(s) ? across : ALL, part + 1);
+    if (!seconds) seconds = offers(s, &other, WHOLE, part + 1);
+    trials[made++] = (trial){derived, seconds};
+    part += 1 + seconds;
+  }
+  return made;
+}
+
 /* Branch and bound over patterns, cuts and strategies. */
 static void balance(const search *s, vx_polymer *polymer) {
   const vx_call *call = s->question->call;
   const vx_answer *plain = &s->outset->best;
   mosaic known[PATTERNS];
   vx_some tried;
-  vx_nearest(s->question, s->outset->least, s->cores <= VX_FEW_THREADS ? FEW_TRIED : MOST_TRIED, &tried);
+  vx_nearest(s->question, s->outset->least, few(s) ? FEW_TRIED : MOST_TRIED, &tried);
   for (int pattern = 0; pattern < PATTERNS; pattern++) known[pattern].count = 0; /* their regions are for later */
   known[0].count = 1;
   known[0].regions[0] = (vx_region){.rows = call->m, .columns = call->n, .strategy = plain->plan.strategy,
@@ -242,29 +273,25 @@ static void balance(const search *s, vx_polymer *polymer) {
   const vx_region *whole = &known[0].regions[0];
   known[0].load = maxmin(&whole, 1, s->cores);
   int64_t pattern = 0, best = 0, left = MOST_CUTS; /* `best` is of the least load so far */
-  for (int next = 0; next < PATTERNS - 1 && left; next++) {
-    int derived = sought[next];
-    const mosaic *from = &known[derivations[derived - 1].parent];
-    int64_t at = derivations[derived - 1].region, places[CUTS];
-    int by_rows = derivations[derived - 1].by_rows;
-    if (!from->count || share(s, from) * WASTE >= known[best].load) continue;
-    cuts(s, &from->regions[at], by_rows, places);
+  for (int next = 0; next < PATTERNS - 1 && left;) {
     vx_region parts[MOST_PRICED], *part = parts;
-    int64_t seconds[MOST_CUTS], made = 0;
-    for (int i = 0; i < CUTS && left; i++) {
-      vx_region one, other;
-      int halves = i == CUTS - 1;
-      if (!places[i]) continue;
-      cut(&from->regions[at], by_rows, places[i], &one, &other);
-      if (!offers(s, &one, halves ? WHOLE : by_rows ? BY_ROWS : BY_COLUMNS, part)) continue;
-      seconds[made] = offers(s, &other, halves ? WHOLE : ALL, part + 1);
-      part += 1 + seconds[made++];
-      left--;
-    }
+    trial trials[MOST_CUTS];
+    int64_t made = 0;
+    do {
+      int derived = sought[next];
+      const mosaic *from = &known[derivations[derived - 1].parent];
+      if (!from->count || share(s, from) * WASTE >= known[best].load) continue;
+      int64_t added = cut_for(s, from, derived, left, part, trials + made);
+      for (int64_t i = 0; i < added; i++) part += 1 + trials[made + i].seconds;
+      made += added;
+      left -= added;
+    } while (++next < TOGETHER);
     price(s, &tried, s->cores, parts, part - parts);
     part = parts;
-    for (int64_t i = 0; i < made; part += 1 + seconds[i++]) {
-      mosaic found = best_pair(from, at, part, 1, part + 1, seconds[i], s->cores);
+    for (int64_t i = 0; i < made; part += 1 + trials[i++].seconds) {
+      int derived = trials[i].derived;
+      const mosaic *from = &known[derivations[derived - 1].parent];
+      mosaic found = best_pair(from, derivations[derived - 1].region, part, 1, part + 1, trials[i].seconds, s->cores);
       if (!known[derived].count || found.load < known[derived].load) {
         known[derived] = found;
         if (found.load < known[best].load) best = pattern = derived;
@@ -277,19 +304,16 @@ static void balance(const search *s, vx_polymer *polymer) {
 vx_plan vx_choose(const vx_call *call, int64_t threads, vx_polymer *polymer) {
   vx_question q = vx_ask(call, 1, 1, 1);
   vx_outset found;
-  vx_answer_of(&q, threads, &found);
-  const vx_plan plain = vx_of_library(&q, found.best.plan);
-  polymer->count = 0;
-  if (found.alone.seconds < LEAST * vx_least_parallel || !vx_may_cut()) return plain;
-  if (!atomic_load_explicit(&polymerizing, memory_order_relaxed)) return plain;
-  if (vx_strategies[plain.strategy].dot || plain.splits > 1 || threads > MOST_CORES) return plain;
-  int by_rows;
-  int64_t whole = residue(&q, &found.alone, &by_rows);
-  int balances = threads > 1 && found.best.seconds >= LEAST * vx_least_parallel;
-  if (!whole && !balances) return plain;
   const search s = {&q, &found, threads};
-  if (!(whole && mix(&s, by_rows, whole, polymer)) && balances) balance(&s, polymer);
-  return plain;
+  polymer->count = 0;
+  int known = vx_look(&q, threads, &found);
+  int cuts = found.alone.seconds >= LEAST * vx_least_parallel && !vx_listed(&q, found.alone.plan.strategy)->dot && vx_may_cut() &&
+             threads <= MOST_CORES && atomic_load_explicit(&polymerizing, memory_order_relaxed);
+  if (cuts && mix(&s, polymer)) return vx_of_library(&q, found.alone.plan);
+  if (!known) vx_share(&q, threads, &found);
+  int balances = cuts && threads > 1 && found.best.plan.splits == 1 && found.best.seconds >= LEAST * vx_least_parallel;
+  if (balances) balance(&s, polymer);
+  return vx_of_library(&q, found.best.plan);
 }
 
 int vx_run(const vx_call *call) {

@@ -68,9 +68,9 @@ static void approach(const vx_question *q, vx_outset *found, int64_t threads) {
   memcpy(found->least, found->on_one, sizeof found->least);
 }
 
-/* All grids after the first. */
+/* All grids after the first, of `plans.grids`. */
 static void spread(vx_pricing *p, const vx_some *near, int64_t splits, int64_t threads, vx_answer *best, float *least) {
-  int64_t count = threads, columns = 0;
+  int64_t count = threads % splits ? threads : threads / splits, columns = 0;
   while (next_grid(&count, &columns)) vx_price(p, near, vx_whole(p->q, count / columns, columns, splits, threads), best, least);
 }
 
@@ -84,9 +84,9 @@ static int deep(const vx_question *q) {
 }
 
 /* How many; decided for all cores of the machine, so that a result has the same bits on any number of threads. `found` is left with what is near
- * on as many, and the best plan of those that do not cut k. */
-static int64_t parts(const vx_question *q, vx_outset *found) {
-  vx_answer split = NOTHING, in_turn = NOTHING;
+ * on as many, and the best plan of those that do not cut k; `split` is the best of those that do, `in_turn` of one thread that does all parts. */
+static int64_t parts(const vx_question *q, vx_outset *found, vx_answer *split, vx_answer *in_turn) {
+  int64_t only = vx_cores <= 3 ? vx_cores : 0; /* numbers without a divisor */
   vx_pricing p;
   vx_begin(&p, q);
   approach(q, found, vx_cores);
@@ -94,12 +94,13 @@ static int64_t parts(const vx_question *q, vx_outset *found) {
   for (int64_t splits = 2; splits <= vx_cores; splits++)
     for (int64_t columns = 1; vx_cores % splits == 0 && columns <= vx_cores / splits; columns++)
       if (vx_cores / splits % columns == 0)
-        vx_price(&p, &found->near, vx_whole(q, vx_cores / splits / columns, columns, splits, vx_cores), &split, 0);
+        vx_price(&p, &found->near, vx_whole(q, vx_cores / splits / columns, columns, splits, vx_cores), split, 0);
+  if (only) vx_price(&p, &found->near, vx_whole(q, 1, 1, only, 1), in_turn, 0);
   vx_settle(&p);
-  if (!(split.seconds < SPLIT_GAIN * found->best.seconds)) return 1;
-  vx_price(&p, &found->near, vx_whole(q, 1, 1, split.plan.splits, 1), &in_turn, 0);
+  if (!(split->seconds < SPLIT_GAIN * found->best.seconds)) return 1;
+  if (!only) vx_price(&p, &found->near, vx_whole(q, 1, 1, split->plan.splits, 1), in_turn, 0);
   vx_settle(&p);
-  return in_turn.seconds <= SPLIT_LOSS * found->alone.seconds ? split.plan.splits : 1;
+  return in_turn->seconds <= SPLIT_LOSS * found->alone.seconds ? split->plan.splits : 1;
 }
 
 static int64_t in_words(int64_t stride) {
@@ -141,16 +142,24 @@ static int at_once(const vx_question *q, int64_t threads, vx_outset *found) {
   return 1;
 }
 
-void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
-  if (at_once(q, threads, found)) return;
-  look(q, found); /* one thread decides the family, for the same reason */
-  if (found->alone.seconds <= vx_least_parallel) return; /* no call on several threads is shorter than their start */
+int vx_look(const vx_question *q, int64_t threads, vx_outset *found) {
+  if (at_once(q, threads, found)) return 1;
+  look(q, found);
+  return found->alone.seconds <= vx_least_parallel; /* no call on several threads is shorter than their start */
+}
+
+void vx_share(const vx_question *q, int64_t threads, vx_outset *found) {
   int64_t splits = 1;
   int asked = deep(q) && found->alone.seconds >= WORTH * vx_least_parallel;
   if (threads == 1 && !asked) return;
   if (asked) {
-    splits = parts(q, found);
+    vx_answer split = NOTHING, in_turn = NOTHING;
+    splits = parts(q, found, &split, &in_turn);
     if (splits == 1 && threads == vx_cores) return;
+    if (splits > 1 && threads <= vx_cores && vx_cores <= VX_FEW_THREADS) { /* where the same strategies are near, on the same grids */
+      found->best = threads > 1 ? split : in_turn;
+      return;
+    }
     found->best = splits > 1 ? NOTHING : found->alone;
     if (splits == 1 && threads == 1) return;
   }
@@ -166,7 +175,7 @@ void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found) {
 vx_plan vx_select_batch(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b, int64_t threads) {
   vx_question q = vx_ask(call, batch, items_a, items_b);
   vx_outset found;
-  vx_answer_of(&q, threads, &found);
+  if (!vx_look(&q, threads, &found)) vx_share(&q, threads, &found);
   return vx_of_library(&q, found.best.plan);
 }
 

@@ -53,7 +53,10 @@ static inline vx_plan vx_of_library(const vx_question *q, vx_plan plan) {
 }
 
 vx_question vx_ask(const vx_call *call, int64_t batch, int64_t items_a, int64_t items_b);
-void vx_answer_of(const vx_question *q, int64_t threads, vx_outset *found);
+/* On one thread, which decides the family, so that a result has the same bits on any number; 1 where the rest is known too. */
+int vx_look(const vx_question *q, int64_t threads, vx_outset *found);
+/* The rest. */
+void vx_share(const vx_question *q, int64_t threads, vx_outset *found);
 /* So many strategies that take least, but for the dot family. */
 void vx_nearest(const vx_question *q, const float *seconds, int64_t most, vx_some *found);
 
