@@ -179,6 +179,11 @@ class Selector:
         return self.shortlists or (tuple(range(len(self.strategies))),) * len(OperandB)
 
     @cached_property
+    def on_list(self) -> tuple[Mask, ...]:
+        """Of each list which strategies are on it."""
+        return tuple(np.isin(np.arange(len(self.strategies)), those) for those in self.listed)
+
+    @cached_property
     def float32_rates(self) -> Rates:
         return Rates(*(F32(value) for value in astuple(self.rates)))  # type: ignore[arg-type]  # float32, not float
 
@@ -191,9 +196,8 @@ class Selector:
         cost = predict(NumpyArithmetic(self.table), self.float32_rates, self.columns, asked)
         if self.shortlists is None:
             return cost
-        every = np.arange(len(self.strategies))
-        ways = zip((asked.plain, asked.transposed, asked.prepacked), self.shortlists, strict=True)
-        listed = sum((way > 0.5) & np.isin(every, those) for way, those in ways) > 0
+        ways = zip((asked.plain, asked.transposed, asked.prepacked), self.on_list, strict=True)
+        listed = sum((way > 0.5) & those for way, those in ways) > 0
         return replace(cost, total=np.where(listed, cost.total, F32(NEVER)))
 
     def totals(self, asked: Sequence[Problem]) -> Array:

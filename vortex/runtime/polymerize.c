@@ -21,7 +21,7 @@ static const struct {
   int parent, region, by_rows;
 } derivations[PATTERNS - 1] = {{0, 0, 1}, {0, 0, 0}, {1, 1, 0}, {1, 0, 0}, {4, 2, 0}, {1, 1, 1}, {4, 1, 0}, {2, 1, 1}};
 static const int sought[PATTERNS - 1] = {2, 1, 3, 4, 5, 6, 7, 8};
-#define TOGETHER 2 /* of them, which cut the whole */
+#define TOGETHER 2 /* of them, which cut the whole: they are priced at once */
 
 /* A polymer while it is searched for, and what its fullest core is loaded with. */
 typedef struct {
