@@ -26,7 +26,7 @@ from vortex.arithmetic import F32, Array, Mask
 from vortex.cost import NEVER
 from vortex.plans import Family, Grid, LaunchPlan, OperandB, Region, Shape, ways
 from vortex.regions import Answer, Machine, Mosaic, Polymer, Request, as_plan, asked, mosaic
-from vortex.selector import FEW_THREADS, Selector, nearest
+from vortex.selector import FEW_THREADS, Selector, most_near, nearest
 
 DERIVATIONS = (
     (0, 0, True), (0, 0, False), (1, 1, False), (1, 0, False), (4, 2, False), (1, 1, True), (4, 1, False), (2, 1, True)
@@ -45,11 +45,12 @@ MOST_CUTS = 2
 """How many cuts are priced for one call at most. With 9, one of 179 products on two, four and eight threads is
 predicted to take less time, by half a percent."""
 MOST_TRIED, FEW_TRIED = 4, 2
-"""Strategies that a region may have: those that were quickest for the whole call, on any of its grids or, where a
-residue is cut off, on one thread; fewer where a call is balanced on few threads. With all of them one of 140 products
-is predicted to be balanced in less time on two threads, by half a percent, but 3 of 22 on four with two, by up to 7 %;
-and with two where a residue is cut off, 22 of 160 on two threads by up to a fifth: what is left has whole vectors, of
-which other strategies are the best."""
+"""Strategies that a region may have: those that were quickest for the whole call on any of its grids; fewer where a
+call is balanced on few threads. With all of them one of 140 products is predicted to be balanced in less time on two
+threads, by half a percent, but 3 of 22 on four with two, by up to 7 %; and with two where a residue is cut off, 22 of
+160 on two threads by up to a fifth: what is left has whole vectors, of which other strategies are the best. Beside a
+residue few threads have all that are near on one, so that grids of the whole call need no prices; by the four nearest
+on one of 35 products 5 are predicted to take longer on four threads, by up to an eighth, on sixteen 3 by up to 1.4."""
 MOST_CORES = 64
 BY_ROWS, BY_COLUMNS, WHOLE, ALL = 0, 1, 2, -1
 """The grids that a region may be priced on. On few threads what is left beside a cut is cut across it alone, so that
@@ -157,7 +158,9 @@ def cut(region: Region, by_rows: bool, at: int) -> tuple[Rectangle, Rectangle]:
     return (row, column, rows, at), (row, column + at, rows, columns - at)
 
 
-def mixed(shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, along_m: bool, whole: int) -> Search:
+def mixed(
+    shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, splits: int, along_m: bool, whole: int
+) -> Search:
     """The residue by dot products, if that gains on one thread; then each part on the grid that serves it best."""
     search = _Search(shape, cores, machine)
     body, rest = cut(Region(0, 0, shape.m, shape.n, Grid(1, 1), 0, F32(0)), along_m, whole)
@@ -166,7 +169,8 @@ def mixed(shape: Shape, cores: int, machine: Machine, alone: LaunchPlan, along_m
     if not F32(F32(outer[0].task + dots[0].task) + machine.call) < F32(GAIN) * F32(alone.seconds):
         return None
     if cores > 1:
-        outer = yield from search.regions(search.offers(body), MOST_TRIED, alone=True)
+        most = most_near(cores, machine.lanes) if search.few else MOST_TRIED
+        outer = yield from search.regions(search.offers(body), most, alone=search.few or splits > 1)
         dots = yield from search.regions(search.offers(rest), 1, dot=True)
     found = search.best((), outer, dots, 0)
     start = machine.started if cores > 1 else machine.call
@@ -222,7 +226,7 @@ def polymerize(
         return None
     where = residue(shape, alone, machine)
     if where is not None:
-        found = yield from mixed(shape, cores, machine, alone, *where)
+        found = yield from mixed(shape, cores, machine, alone, family.splits, *where)
         if found is not None:
             return found
     if cores < 2 or family.splits > 1 or F32(plain.seconds) < F32(LEAST) * machine.started:

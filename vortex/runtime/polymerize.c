@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
   const vx_question *question;
-  const vx_outset *outset;
+  vx_outset *outset;
   int64_t cores;
 } search;
 
@@ -207,28 +207,35 @@ static void finish(const vx_question *q, const mosaic *found, int64_t pattern, f
 /* The residue by dot products, if that gains on one thread: then each part on the grid that serves it best, and 1. */
 static int mix(const search *s, vx_polymer *polymer) {
   const vx_question *q = s->question;
+  vx_outset *found = s->outset;
   int by_rows;
-  int64_t whole = residue(q, &s->outset->alone, &by_rows);
+  int64_t whole = residue(q, &found->alone, &by_rows);
   if (!whole) return 0;
   vx_region all = {.rows = q->call->m, .columns = q->call->n, .grid_m = 1, .grid_n = 1}, body, rest, outer[OFFERS], dots[OFFERS];
   int64_t outers = 1, tails = 1, shared = s->cores > 1;
   vx_some outer_products, dot_products = {1, {q->from->dots}};
-  vx_nearest(q, s->outset->on_one, MOST_TRIED, &outer_products);
+  vx_nearest(q, found->on_one, MOST_TRIED, &outer_products);
   cut(&all, by_rows, whole, &body, &rest);
   outer[0] = body;
   dots[0] = rest;
   price(s, &outer_products, 1, outer, 1);
   price(s, &dot_products, 1, dots, 1);
-  if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * s->outset->alone.seconds)) return 0;
+  if (!(outer[0].task + dots[0].task + vx_call_seconds < GAIN * found->alone.seconds)) return 0;
   if (shared) {
+    if (few(s)) {
+      vx_nearest(q, found->on_one, VX_FEW_NEAR, &outer_products);
+    } else {
+      vx_share(q, s->cores, found);
+      if (found->best.plan.splits == 1) vx_nearest(q, found->least, MOST_TRIED, &outer_products);
+    }
     outers = offers(s, &body, ALL, outer);
     tails = offers(s, &rest, ALL, dots);
     price(s, &outer_products, s->cores, outer, outers);
     price(s, &dot_products, s->cores, dots, tails);
   }
   mosaic root = {.count = 1, .regions = {all}};
-  mosaic found = best_pair(&root, 0, outer, outers, dots, tails, s->cores);
-  finish(q, &found, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
+  mosaic mixed = best_pair(&root, 0, outer, outers, dots, tails, s->cores);
+  finish(q, &mixed, by_rows ? 1 : 2, shared ? vx_least_parallel : vx_call_seconds, polymer);
   return 1;
 }
 
@@ -238,8 +245,8 @@ typedef struct {
   int64_t seconds;
 } trial;
 
-/* So many cuts of a pattern at most: the offers of both regions one after the other, and how many there are. */
-static int64_t cut_for(const search *s, const mosaic *from, int derived, int64_t most, vx_region *part, trial *trials) {
+/* So many cuts of a pattern at most, and how many there are; `part` goes past the offers of both regions of each. */
+static int64_t cut_for(const search *s, const mosaic *from, int derived, int64_t most, vx_region **part, trial *trials) {
   int by_rows = derivations[derived - 1].by_rows, along = by_rows ? BY_ROWS : BY_COLUMNS, across = by_rows ? BY_COLUMNS : BY_ROWS;
   const vx_region *region = &from->regions[derivations[derived - 1].region];
   int64_t places[CUTS], made = 0;
@@ -249,11 +256,11 @@ static int64_t cut_for(const search *s, const mosaic *from, int derived, int64_t
     int halves = i == CUTS - 1;
     if (!places[i]) continue;
     cut(region, by_rows, places[i], &one, &other);
-    if (!offers(s, &one, halves ? WHOLE : along, part)) continue;
-    int64_t seconds = halves ? 0 : offers(s, &other, few(s) ? across : ALL, part + 1);
-    if (!seconds) seconds = offers(s, &other, WHOLE, part + 1);
+    if (!offers(s, &one, halves ? WHOLE : along, *part)) continue;
+    int64_t seconds = halves ? 0 : offers(s, &other, few(s) ? across : ALL, *part + 1);
+    if (!seconds) seconds = offers(s, &other, WHOLE, *part + 1);
     trials[made++] = (trial){derived, seconds};
-    part += 1 + seconds;
+    *part += 1 + seconds;
   }
   return made;
 }
@@ -281,8 +288,7 @@ static void balance(const search *s, vx_polymer *polymer) {
       int derived = sought[next];
       const mosaic *from = &known[derivations[derived - 1].parent];
       if (!from->count || share(s, from) * WASTE >= known[best].load) continue;
-      int64_t added = cut_for(s, from, derived, left, part, trials + made);
-      for (int64_t i = 0; i < added; i++) part += 1 + trials[made + i].seconds;
+      int64_t added = cut_for(s, from, derived, left, &part, trials + made);
       made += added;
       left -= added;
     } while (++next < TOGETHER);

@@ -15,7 +15,6 @@
 #define WORTH 4.0f
 #define SPLIT_GAIN 0.95f
 #define SPLIT_LOSS 1.1f
-#define FEW_NEAR smaller(5, VX_LANES / 2)
 
 static const vx_answer NOTHING = {{0, 1, 1, 1, 1}, VX_NEVER};
 
@@ -64,7 +63,7 @@ static void approach(const vx_question *q, vx_outset *found, int64_t threads) {
   if (best == q->from->dots)
     found->near = (vx_some){1, {best}};
   else
-    vx_nearest(q, found->on_one, threads <= VX_FEW_THREADS ? FEW_NEAR : VX_NEAR, &found->near);
+    vx_nearest(q, found->on_one, threads <= VX_FEW_THREADS ? VX_FEW_NEAR : VX_NEAR, &found->near);
   memcpy(found->least, found->on_one, sizeof found->least);
 }
 

@@ -6,6 +6,7 @@
 
 #define VX_NEAR 8        /* `MOST_NEAR` of selector.py, */
 #define VX_FEW_THREADS 2 /* `FEW_THREADS`, */
+#define VX_FEW_NEAR (VX_LANES / 2 < 5 ? VX_LANES / 2 : 5) /* `most_near` on as few, */
 #define VX_FIELDS 7      /* `OWN` of codegen/selector.py */
 #define VX_NEVER 1e30f   /* `NEVER` of cost.py */
 #define VX_PRICED (VX_BLOCKS * VX_LANES)
