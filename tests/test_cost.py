@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from priced import found, selector
 
-from vortex import families, loads
+from vortex import families, loads, stores
 from vortex.assumptions import EFFECTS
 from vortex.candidates import NARROW_ROWS, WHOLE, Stage, Strategy, Tile, dot_tiles, registers_needed, tallest
 from vortex.cost import NEVER, predict_dot
@@ -19,6 +19,7 @@ from vortex.families import DOT_BESIDE
 from vortex.hardware import HardwareSpec
 from vortex.plans import Grid, OperandB, Shape
 from vortex.profiler import compute
+from vortex.rates import MISSES
 from vortex.rating import rates
 from vortex.selector import NumpyArithmetic, Selector, most_near, problem
 from vortex.specs import cpus, load_spec, what_if
@@ -918,3 +919,21 @@ def test_several_threads_take_strategies_that_are_near_the_best_on_one(name):
             assert near.sum() <= most_near(threads, chosen.lanes) and near[alone.argmin()] and alike[near].all()
             assert not (alike & ~near).any() or alone[near].max() <= alone[alike & ~near].min()
             assert near[chosen.select(at, threads).index]
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in cpus()])
+def test_short_rows_of_c_come_in_bursts_where_a_tile_asks_for_all_of_the_next_one(name, monkeypatch):
+    """Not where outermost row tiles of AVX2 ask for a share of them with each panel."""
+    one = priced(name)
+    at = shape(1_000_000, 121, 64)
+
+    def exposed() -> np.ndarray:
+        return np.asarray(one.costs(at, ONE_TASK, 1).terms()["exposed_a"])
+
+    seen = exposed()
+    monkeypatch.setattr(stores, "queued", lambda *_: 0.0)
+    bursts = seen > exposed()
+    tiled = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not s.stage.swap]
+    tall = [i for i in tiled if one.strategies[i].l0.m * 121 > MISSES * 16 * 1.1]
+    apart = [i for i in tall if one.strategies[i].stage.rows_first and one.lanes < 16]
+    assert tall and bursts[[i for i in tall if i not in apart]].all() and not bursts[apart].any()

@@ -124,8 +124,10 @@ def storing(
     run = ops.least(ops.where(s.swap + s.held > 0.5, rates.lanes, whole), t.columns)
     late = ops.where(run + 0.5 <= o.n, ops.least(NEW_RUN / run, 1.0) * (rates.strewn / rates.line_bytes), 0.0)
     strewn = ops.name("strewn", (1.0 - past) * late * size * supply.wait)
-    # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them.
-    short = ops.where(o.n <= FETCHED_AHEAD, (1.0 - s.swap) * (1.0 - past) * o.n, 0.0)
+    # The short rows of C of a tile are asked for ahead all at once, and waited for by tasks that have a part of them;
+    # with AVX2 alone outermost row tiles ask for fewer lines than a core can wait for with each panel.
+    at_once = 1.0 - s.rows_first if FLOAT * rates.lanes < rates.line_bytes else 1.0
+    short = ops.where(o.n <= FETCHED_AHEAD, (1.0 - s.swap) * (1.0 - past) * at_once * o.n, 0.0)
     burst = t.tiles * queued(ops, rates, FLOAT * t.height * short, supply.byte)
     turning = s.swap * (
         rates.turn_start

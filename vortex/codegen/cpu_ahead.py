@@ -4,7 +4,8 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import AWAY, LEADS, OWNS
+from vortex.codegen.cpu_tile import AWAY, LEADS, LINE, OWNS, fetch_dense
+from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
 ASK_SYMBOL = "vortex_ask"
 """Of `runtime/ahead.c`."""
@@ -15,11 +16,22 @@ second from 103 to 108 and 20000x256x64 from 80 to 95 on a Zen 4; where L2 keeps
 2 to 3 %. With it, and shares of A that whole panels of row tiles ask for, 403394x64x96 took 45 to 47 ms on a Zen 3, not
 52 to 61. With C, on a Zen 5: two steps of k of 1440x2400x768 by 14 x 32 from 22.0 to 20.6 ms."""
 
+SHORT, AHEAD = int(FETCHED_AHEAD), int(FETCHED_TILE) // 4
+WAITED_FOR = int(MISSES) * LINE
+"""Elements that a tile may ask for into the first cache: with more, it waits itself."""
+
 
 @T.inline
 def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
     """Ask for `rows` x `columns` elements: into L1 if `near`, else L2."""
     T.evaluate(T.call_extern("int32", ASK_SYMBOL, first, rows, columns, stride, T.int32(near)))
+
+
+@T.inline
+def own_lines(C: Any, place: Any, count: Any) -> None:
+    """Rows of C that follow each other: their lines are owned before they are stored to."""
+    owned: T.let[T.bool] = count <= WAITED_FOR
+    fetch_dense(C, place, count, LINE, owned, 1)
 
 
 @T.inline

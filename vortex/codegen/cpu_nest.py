@@ -9,14 +9,14 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import FAR, LONG, adds_far, ask, ask_for_next, away, leads, owns
+from vortex.codegen.cpu_ahead import AHEAD, FAR, LONG, SHORT, adds_far, ask, ask_for_next, away, leads, own_lines, owns
 from vortex.codegen.cpu_call import tile_called
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import NARROW, STEP
-from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS, fetch_dense
+from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS
 from vortex.epilogue import Store
-from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, KEPT_TILES, LEAST_RUN, MISSES
+from vortex.rates import KEPT_TILES, LEAST_RUN
 
 
 @dataclass(frozen=True, order=True)
@@ -41,9 +41,6 @@ class LoadStage:
         return self.layout == "row" and not self.rows_first and self.pack_b == "none"
 
 
-SHORT, AHEAD = int(FETCHED_AHEAD), int(FETCHED_TILE) // 4
-WAITED_FOR = int(MISSES) * LINE
-"""Elements that a tile may ask for into the first cache: with more, it waits itself."""
 AHEAD_ROWS, NEAR_ROWS = T.int64(42), T.int64(20)
 """Rows of B: 8 KiB of a panel of three vectors, past the end of the page that hardware follows it to; and into L1."""
 STAYS = T.int64(1 << 16)
@@ -80,6 +77,7 @@ def nest(
     call = tile_called(stage.layout, lanes, stored)
     keeps = keeping and stage.keeps
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
+    spreads = rows_first and lanes <= NARROW  # measured with AVX2 alone
     walks, reads_a = pack_b or not rows_first, from_memory and rows_first
     copies = copy_b if lanes > NARROW else copy_rows
     stores = stored.needed
@@ -207,6 +205,9 @@ def nest(
                         T.And(many, T.And(reads_a, T.Not(trusts))) if rows_first else T.Or(owning, keeps_any)
                     )
                     singly: T.let[T.bool] = T.Or(T.Or(far, asks_itself), finishing != 0)
+                    # The C of the next row tile is one run of lines, of which each panel asks for as many.
+                    next_c: T.let[T.int64] = T.max(tallest * nb, T.int64(AHEAD))
+                    part_c: T.let[T.int64] = T.truncdiv(tallest * nb + panels - 1, panels) if spreads else T.int64(0)
                     panel_on: T.let[T.int64] = stride if pack_b else next_panel
                     spare: T.let[T.int64] = kb - asked * tiles
                     # Over panels one of whole ones, but for a first one that asks for rows of A, and a last one.
@@ -252,10 +253,9 @@ def nest(
                                 passing: T.let[T.bool] = T.And(
                                     dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays)))
                                 )
-                                if t == 0 and owning:
-                                    # Rows of C that follow each other: their lines are owned before they are stored to.
-                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
-                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                                if not spreads:  # noqa: SIM102
+                                    if t == 0 and owning:
+                                        own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb)
                                 if in_runs == 0 and far:
                                     goes_on: T.let[T.bool] = y + 1 < inner
                                     ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
@@ -292,6 +292,9 @@ def nest(
                                 asks_on: T.let[T.int64] = T.Select(passing, part if rows_first else down, rows_on)
                                 c_on: T.let[T.int64] = width if rows_first else height * ldc
                                 for again in T.serial(count):
+                                    if spreads:  # noqa: SIM102
+                                        if owning:
+                                            own_lines(C, (i0 + i) * ldc + j0 + next_c + (t + again) * part_c, part_c)
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])

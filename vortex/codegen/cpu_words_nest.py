@@ -15,10 +15,9 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import adds_far, ask_for_next
+from vortex.codegen.cpu_ahead import AHEAD, SHORT, WAITED_FOR, adds_far, ask_for_next, own_lines
 from vortex.codegen.cpu_amx import ROWS, placements
 from vortex.codegen.cpu_call import STORE_SYMBOL
-from vortex.codegen.cpu_nest import AHEAD, SHORT, WAITED_FOR
 from vortex.codegen.cpu_tile import LINE, fetch_dense
 from vortex.codegen.cpu_words import WordTile
 from vortex.codegen.cpu_words_load import COLUMNS_SYMBOL, INTERLEAVE_SYMBOL, ROWS_SYMBOL, TURN_SYMBOL
@@ -206,9 +205,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                         later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
                                         fetch_dense(A, later, height * lda, line, near, 0)
                                 if ldc == nb and nb <= SHORT:
-                                    # Rows of C that follow each other: their lines are owned before they are stored to.
-                                    owned: T.let[T.bool] = height * nb <= WAITED_FOR
-                                    fetch_dense(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, LINE, owned, 1)
+                                    own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb)
                             if adds:
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
                                 ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)

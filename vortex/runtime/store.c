@@ -7,10 +7,12 @@
 #define LINE_BYTES 64
 #define WAITED_FOR 24
 
-void vx_own_next(const vx_store *store, const void *out, int64_t rows, int64_t columns) {
-  int64_t bytes = rows * columns * (vx_out.bits / 8);
-  const char *next = (const char *)out + AHEAD_BYTES;
-  if (store->row_stride != columns || columns > SHORT) return;
+void vx_own_next(const vx_store *store, const void *out, int64_t column, int64_t rows, int64_t columns) {
+  int64_t item = vx_out.bits / 8, bytes = rows * columns * item;
+  if (store->row_stride > SHORT || (store->row_stride != columns && !store->in_order)) return;
+  /* As much as the panels before this one have asked for of the next row tile, from where that begins. */
+  int64_t shares = (rows - 1) * column * item, lead = store->in_order ? rows * store->row_stride * item : 0;
+  const char *next = (const char *)out + shares + larger(lead, AHEAD_BYTES);
   if (bytes <= WAITED_FOR * LINE_BYTES)
     for (int64_t line = 0; line < bytes; line += LINE_BYTES) __builtin_prefetch(next + line, 1);
   else
@@ -32,7 +34,7 @@ int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t 
   char *out = (char *)store->out + (row * store->row_stride + column) * (vx_out.bits / 8);
   const vx_extra *x = store->extras;
   int past = store->past && c != out && vx_in_whole_lines(out, columns, store->row_stride);
-  if (c != out && !past) vx_own_next(store, out, rows, columns);
+  if (c != out && !past) vx_own_next(store, out, column, rows, columns);
   return (past ? vx_store_past : vx_store_stage)(c, out, rows, columns, ldc, store->row_stride, vx_operand_at(store, 0, row, column),
                                                  x[0].row_stride, vx_operand_at(store, 1, row, column), x[1].row_stride,
                                                  vx_operand_at(store, 2, row, column), x[2].row_stride,

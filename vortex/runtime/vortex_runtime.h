@@ -61,6 +61,7 @@ typedef struct {
   int64_t row_stride;
   vx_extra extras[VX_EXTRAS];
   int32_t past; /* whole lines go past the caches, and who set this publishes them (streams.h) */
+  int32_t in_order; /* row tiles are outermost, each past all columns of rows that follow each other */
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
@@ -429,8 +430,9 @@ vx_store vx_store_of(const vx_call *call);
 void vx_move_store(vx_store *store, int64_t row, int64_t column);
 int32_t vortex_store(const vx_store *store, const void *c, int64_t ldc, int64_t row, int64_t column, int64_t rows,
                      int64_t columns);
-/* Where rows are short and follow each other: asks for the lines that the tile after the one at `out` writes. */
-void vx_own_next(const vx_store *store, const void *out, int64_t rows, int64_t columns);
+/* Where rows are short and follow each other: asks for the lines that the tile after the one at `out` writes, or for a tile's share of those
+ * that the next row tile does; it begins with so many a `column`. */
+void vx_own_next(const vx_store *store, const void *out, int64_t column, int64_t rows, int64_t columns);
 
 /* scratch.c: memory of the calling thread, 64-byte aligned, kept between calls; NULL when memory is out. The second kind is for
  * what the caller's tasks share. */

@@ -1,0 +1,38 @@
+"""What nests ask for before it is stored to: their loops, as they are emitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm import ir, tirx
+from tvm.target import codegen
+
+from vortex.codegen.cpu_masks import CALL
+from vortex.codegen.cpu_nest import LoadStage, nest
+from vortex.codegen.trees import found
+from vortex.epilogue import Store
+
+WRITTEN = 1
+"""What `llvm.prefetch` is told of lines that are to be stored to."""
+
+
+def owned_in(body: Any) -> int:
+    """Statements in it that ask for a line of C."""
+    prefetch = codegen.llvm_lookup_intrinsic_id("llvm.prefetch")
+
+    def owns(call: Any) -> bool:
+        return call.op == CALL and int(call.args[0]) == prefetch and int(call.args[2]) == WRITTEN
+
+    return len(found(body, ir.Call, owns))
+
+
+@pytest.mark.parametrize("pack_b", ["none", "copy"])
+@pytest.mark.parametrize(("rows_first", "lanes"), [(True, 8), (True, 4), (False, 8), (True, 16), (False, 16)])
+def test_outermost_row_tiles_without_avx512_ask_for_c_panel_by_panel(rows_first: bool, lanes: int, pack_b: str) -> None:
+    """All others before the first panel of a row tile, or before each tile of an only panel."""
+    function = nest(LoadStage("row", rows_first, False, pack_b), lanes, Store())
+    spread = rows_first and lanes < 16
+    runs = found(function.body, tirx.For, lambda loop: loop.loop_var.name == "again")
+    assert runs and owned_in(function.body) and all(bool(owned_in(run)) == spread for run in runs)
+    assert (owned_in(function.body) > sum(map(owned_in, runs))) != spread
