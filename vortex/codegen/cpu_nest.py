@@ -14,7 +14,7 @@ from vortex.codegen.cpu_call import tile_called
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import NARROW, STEP
-from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, QUADS, QUIET, SHARES, STREAMS, TRUSTS
+from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, PADDED, QUADS, QUIET, SHARES, STREAMS, TRUSTS
 from vortex.epilogue import Store
 from vortex.rates import KEPT_TILES, LEAST_RUN
 
@@ -201,9 +201,7 @@ def nest(
                     often: T.let[T.int64] = T.max(T.truncdiv(STEP * asked_apart * asking, tallest), T.int64(STEP))
                     part: T.let[T.int64] = T.truncdiv(tallest * kb, asking)
                     # Tiles that lie alike are a run, unless each is stored, keeps B, or asks for C or A of the next.
-                    asks_itself: T.let[T.bool] = (
-                        T.And(many, T.And(reads_a, T.Not(trusts))) if rows_first else T.Or(owning, keeps_any)
-                    )
+                    asks_itself: T.let[T.bool] = T.And(many, T.And(reads_a, T.Not(trusts))) if rows_first else keeps_any
                     singly: T.let[T.bool] = T.Or(T.Or(far, asks_itself), finishing != 0)
                     # The C of the next row tile is one run of lines, of which each panel asks for as many.
                     next_c: T.let[T.int64] = T.max(tallest * nb, T.int64(AHEAD))
@@ -253,9 +251,6 @@ def nest(
                                 passing: T.let[T.bool] = T.And(
                                     dense, T.Or(kept, T.And(t == 0, T.Or(kb <= SHORT, stays)))
                                 )
-                                if not spreads:  # noqa: SIM102
-                                    if t == 0 and owning:
-                                        own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb)
                                 if in_runs == 0 and far:
                                     goes_on: T.let[T.bool] = y + 1 < inner
                                     ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
@@ -292,9 +287,12 @@ def nest(
                                 asks_on: T.let[T.int64] = T.Select(passing, part if rows_first else down, rows_on)
                                 c_on: T.let[T.int64] = width if rows_first else height * ldc
                                 for again in T.serial(count):
-                                    if spreads:  # noqa: SIM102
-                                        if owning:
+                                    if owning:
+                                        if spreads:
                                             own_lines(C, (i0 + i) * ldc + j0 + next_c + (t + again) * part_c, part_c)
+                                        elif t + (again if rows_first else T.int64(0)) == 0:
+                                            down_c: T.let[T.int64] = T.int64(0) if rows_first else again * height
+                                            own_lines(C, (i0 + i + down_c) * ldc + j0 + AHEAD, height * nb)
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])
@@ -313,7 +311,7 @@ def nest(
                                         step,
                                         as_wide,
                                         ldc,
-                                        T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS)),
+                                        T.bitwise_or(T.bitwise_or(begun, ended), T.bitwise_and(how, QUADS + PADDED)),
                                         coming,
                                         every,
                                         beyond,

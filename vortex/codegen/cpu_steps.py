@@ -5,7 +5,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import LINE, QUADS, Intrinsics, fetch
+from vortex.codegen.cpu_tile import LINE, PADDED, QUADS, Intrinsics, fetch
 
 STEPS = 2
 """Of k in a turn of the loop, whose own instructions take slots of the multiply-add units on Intel's cores: with one,
@@ -226,9 +226,10 @@ def reduction(
             turn[0] = T.int64(0)
             turn[1] = T.int64(0)
         # A lane mask at each load takes such slots too: whole vectors are read also past an edge, as far as rows of B
-        # follow. The last ones come after the loop, as an odd step does.
+        # follow or are padded. The last ones come after the loop, as an odd step does.
         overrun: T.let[T.int64] = 1 + T.truncdiv(T.int64(lanes - 1), T.max(apart, T.int64(1)))
-        inside: T.let[T.int64] = T.Select(last == lanes, depth, T.max(depth - overrun, T.int64(0)))
+        unmasked: T.let[T.bool] = T.Or(last == lanes, T.bitwise_and(how, PADDED) != 0)
+        inside: T.let[T.int64] = T.Select(unmasked, depth, T.max(depth - overrun, T.int64(0)))
         fours: T.let[T.bool] = T.bitwise_and(how, QUADS) != 0 if quads else T.bool(False)
         in_quads: T.let[T.int64] = T.Select(fours, T.truncdiv(inside, T.int64(QUAD)), T.int64(0))
         if quads:

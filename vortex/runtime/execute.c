@@ -83,6 +83,7 @@ static int run_straight(const vx_outer *work, const block *at) {
   store.past = stores(work) && vx_store_past && vx_overflows(call->outputs);
   /* Of outputs that caches hold a finished tile asks in vain, which takes it a twentieth longer (a Zen 2, 300x121x32, 20000x121x8). */
   int dense = call->n == call->ldc && call->n <= at->tile_n, far = vx_overflows(call->outputs);
+  store.how = vx_packs(call, s);
   store.in_order = s->rows_first && vx_lanes < LINE_FLOATS && dense && far;
   vx_move_store(&store, at->row, 0);
   int64_t strip = apart ? at->tile_n : at->end - at->column; /* partial sums of so many columns at a time */

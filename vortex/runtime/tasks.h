@@ -29,6 +29,9 @@ typedef struct {
   int over_b;              /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 
+/* VX_PADDED where B lies in panels, or is packed into some; else 0. */
+static inline int32_t vx_packs(const vx_call *call, const vx_strategy *s) { return call->packed || s->pack_b ? VX_PADDED : 0; }
+
 /* nest.c: whether the nest of a task of so many rows and columns keeps panels; whether packed ones pass so many rows abreast; steps of k that a
  * tile of L1 takes in tasks of so many rows. */
 int vx_keeps_panels(const vx_call *call, const vx_strategy *s, int64_t rows, int64_t columns);

@@ -61,6 +61,7 @@ typedef struct {
   int64_t row_stride;
   vx_extra extras[VX_EXTRAS];
   int32_t past; /* whole lines go past the caches, and who set this publishes them (streams.h) */
+  int32_t how; /* of VX_STREAMS and so on: what micro-kernels that finish their sums are told */
   int32_t in_order; /* row tiles are outermost, each past all columns of rows that follow each other */
 } vx_store;
 
@@ -68,7 +69,7 @@ typedef struct {
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked
  * for, trusts hardware to bring rows of A, has room to keep a panel of B, finds B packed where it would pack it, or (L0) loads four
  * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow; and
- * whether the block of B that it packs is away, beyond L2. */
+ * whether the block of B that it packs is away, beyond L2. And whether rows of B end with whole vectors, of which some columns are none. */
 enum {
   VX_ADDS = 1,
   VX_STREAMS = 2,
@@ -81,7 +82,8 @@ enum {
   VX_FILLED = 256,
   VX_OWNS = 512,
   VX_LEADS = 1024,
-  VX_AWAY = 2048
+  VX_AWAY = 2048,
+  VX_PADDED = 4096
 };
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
