@@ -156,6 +156,34 @@ def test_avx2_stores_nothing_under_a_mask(narrow_kernels: dict[tuple[int, int], 
         assert len(re.findall(r"vmovss %xmm\d+,", body)) >= rows
 
 
+@pytest.mark.parametrize("spec", [SPEC, NARROW], ids=lambda spec: spec.name)
+def test_a_nest_of_avx2_clears_upper_halves_once_and_not_each_of_its_kernels(
+    spec: HardwareSpec, tmp_path: Path
+) -> None:
+    """A tile of eight steps of k took a twentieth longer where its kernel did. On AVX-512 each does."""
+    pytest.importorskip("tvm")
+    from vortex.codegen.cpu_objects import nest_tasks, parts_of, product_tasks
+    from vortex.operators import Gemm
+
+    lanes, strategies = spec.instruction("float32").lanes, [s for s in found(spec).strategies if s.stage.tiled]
+    parts = parts_of(Gemm(), strategies, [(4, 2)], ["row", "col"], 16, lanes, False)
+    kinds = {
+        "l0": [*product_tasks(parts).measured, *product_tasks(parts).rest],
+        "l1": nest_tasks(strategies, parts, lanes, False),
+    }
+    clearing: dict[str, list[int]] = {}
+    for kind, tasks in kinds.items():
+        for emit, what in tasks:
+            emit(what, lanes, spec.llvm_cpu, tmp_path / "made.o")
+            functions = re.findall(
+                rf"<(vortex_{kind}_(?:row|col)\w*)>:\n(.*?)(?=\n\n|\Z)", disassembled(tmp_path / "made.o"), re.S
+            )
+            clearing.setdefault(kind, []).extend(body.count("vzeroupper") for _, body in functions)
+    narrow = lanes < 16
+    assert clearing["l0"] == [int(not narrow)] * 2 and len(clearing["l1"]) > 4
+    assert set(clearing["l1"]) == {int(narrow)}
+
+
 def test_each_row_of_what_comes_next_is_asked_for_whole(kernels: dict[tuple[int, int], str]) -> None:
     """Its lines, into L1 or L2, and unless rows follow each other the line that it ends in; LLVM may repeat a loop."""
     for (_, vectors), body in kernels.items():

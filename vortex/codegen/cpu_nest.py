@@ -322,5 +322,7 @@ def nest(
                                         i0 + i,
                                         j,
                                     )
+        if lanes == NARROW:
+            T.evaluate(T.call_llvm_intrin("void", "llvm.x86.avx.vzeroupper"))
 
     return l1

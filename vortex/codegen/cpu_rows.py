@@ -30,10 +30,12 @@ ADDRESS = ir.Op.get("tirx.address_of")
 ZERO, ONE = tirx.const(0, "int64"), tirx.const(1, "int64")
 
 
-def compile_tiles(kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path) -> None:
-    """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`."""
+def compile_tiles(
+    kernels: Sequence[tirx.PrimFunc], rows: int, lanes: int, llvm_cpu: str, path: Path, clears: bool = True
+) -> None:
+    """The object file of L0 kernels of at most `rows` rows, vectors of `lanes`; `clears` as in `cpu_target`."""
     text = stream_ir(lanes) + settle_ir(lanes) + quad_ir(lanes) + rows_ir(max(rows, NARROW_STEPS))
-    compile_object([*kernels], cpu_target(llvm_cpu), path, llvm_ir=text, share=False, rewrite=by_groups)
+    compile_object([*kernels], cpu_target(llvm_cpu, clears), path, llvm_ir=text, share=False, rewrite=by_groups)
 
 
 def _symbol(kind: str, row: int) -> str:

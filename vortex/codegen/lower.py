@@ -17,11 +17,13 @@ from tvm.target import Target
 from vortex.codegen.cpu_masks import has_mask_registers, in_parts, parts_ir
 
 
-def cpu_target(llvm_cpu: str) -> Target:
+def cpu_target(llvm_cpu: str, clears: bool = True) -> Target:
+    """Functions for it clear the upper halves of vector registers before they return, or leave that to who calls."""
     # Loop strength reduction makes more addresses than there are registers: they spill (12x2 vectors: half the speed).
     # A kernel begins with a line of code, in what is measured and in what is run, whatever is linked before it.
     options = ["-disable-lsr:bool=true", "-align-all-functions:uint=6"]
-    return Target({"kind": "llvm", "mcpu": llvm_cpu, "cl-opt": options})
+    features = {} if clears else {"mattr": ["-vzeroupper"]}
+    return Target({"kind": "llvm", "mcpu": llvm_cpu, "cl-opt": options, **features})
 
 
 def with_body(function: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
