@@ -27,12 +27,18 @@ def owned_in(body: Any) -> int:
     return len(found(body, ir.Call, owns))
 
 
+def of_first(node: Any) -> bool:
+    """Whether it asks which panel it is."""
+    return isinstance(node.condition, tirx.EQ) and bool(owned_in(node.then_case))
+
+
 @pytest.mark.parametrize("pack_b", ["none", "copy"])
 @pytest.mark.parametrize(("rows_first", "lanes"), [(True, 8), (True, 4), (False, 8), (True, 16), (False, 16)])
 def test_outermost_row_tiles_without_avx512_ask_for_c_panel_by_panel(rows_first: bool, lanes: int, pack_b: str) -> None:
-    """All others before the first panel of a row tile, or before each tile of an only panel."""
+    """All others before the first panel of a row tile, or before each tile of a first panel."""
     function = nest(LoadStage("row", rows_first, False, pack_b), lanes, Store())
-    spread = rows_first and lanes < 16
     runs = found(function.body, tirx.For, lambda loop: loop.loop_var.name == "again")
-    assert runs and owned_in(function.body) and all(bool(owned_in(run)) == spread for run in runs)
-    assert (owned_in(function.body) > sum(map(owned_in, runs))) != spread
+    guards = found(runs, tirx.IfThenElse, lambda node: getattr(node.condition, "name", "") == "owning")
+    assert len(runs) == len(guards) > 0 and owned_in(function.body) == owned_in(guards) > 0
+    first_alone = [bool(found(guard.then_case, tirx.IfThenElse, of_first)) for guard in guards]
+    assert first_alone == [not (rows_first and lanes < 16)] * len(guards)
