@@ -41,7 +41,7 @@ def assembly(spec: HardwareSpec, path: Path) -> dict[tuple[int, int], str]:
     tallest = {(tile.n // lanes): tile.m for tile in found(spec).register_tiles}
     tiles = [RegisterTile(rows, vectors, "row") for vectors, most in tallest.items() for rows in range(1, most + 1)]
     of_all = [micro_kernel(tile, lanes) for tile in tiles]
-    compile_tiles(of_all, max(tallest.values()), lanes, spec.llvm_cpu, path)
+    compile_tiles(of_all, max(tallest.values()), lanes, spec.llvm_cpu, path, clears=lanes > 8)
     parts = re.findall(r"<vortex_l0_row_(\d+)x(\d+)>:\n(.*?)(?=\n\n|\Z)", disassembled(path), re.S)
     return {(int(rows), int(vectors)): body for rows, vectors, body in parts}
 

@@ -48,12 +48,12 @@ def micro_kernel(tile: RegisterTile, lanes: int) -> tirx.PrimFunc:
 
     `symbol(a, b, c, depth, lda, ldb, ldc, last, how, ahead, every, beyond, kept)`: C[rows, columns] (+)= A[rows, depth]
     B[depth, columns], where columns = (vectors - 1) * lanes + last; strides in elements; `how` says whether C is read
-    first, whether whole lines of it are written past the caches, and whether A is loaded in quads where it can be. For
-    each `every` / STEP steps of k it asks for one row, `columns` wide and `beyond` apart, of what comes next at
-    `ahead`: whole rows, since lines that do not follow each other come from memory at half the rate. If `every` is 0 it
-    asks for one at each step, and into the first cache. One that keeps B writes it to `kept`, row after row; its last
-    vector is whole. Tiles of AVX2 have no register for another distance: none keeps B, and what they ask for is as far
-    apart as rows of B.
+    first, whether whole lines of it are written past the caches, whether A is loaded in quads where it can be, and
+    whether rows of B end with whole vectors, which are then read without a mask. For each `every` / STEP steps of k it
+    asks for one row, `columns` wide and `beyond` apart, of what comes next at `ahead`: whole rows, since lines that do
+    not follow each other come from memory at half the rate. If `every` is 0 it asks for one at each step, and into the
+    first cache. One that keeps B writes it to `kept`, row after row; its last vector is whole. Tiles of AVX2 have no
+    register for another distance: none keeps B, and what they ask for is as far apart as rows of B.
     """
     strides = (1, 0) if tile.layout == "row" else (0, 1)
     steps = 1 if tile.keeps else steps_of(tile.rows, lanes)

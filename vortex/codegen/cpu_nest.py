@@ -67,7 +67,8 @@ def nest(
     lies away from L2. Beside panels that stay, each whole one asks for its share of the A that is AHEAD of the next row
     tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or end there, and of
     outermost row tiles for its share of the next one's rows of A, also if C goes past the caches. C that is added to is
-    asked for if it is FAR. Outermost row tiles that have asked to own short rows of C do not ask for them again.
+    asked for if it is FAR. Of short rows of C that follow each other a tile of a first panel asks to own those AHEAD,
+    or with AVX2 each tile of outermost ones its share of the next row tile's; outermost ones do not ask for them again.
     LEAST_RUN tiles and more that lie alike are one run, which the second copy of the loops goes over.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
@@ -200,7 +201,7 @@ def nest(
                     tallest: T.let[T.int64] = low + T.Select(extra > 0, T.int64(1), T.int64(0))
                     often: T.let[T.int64] = T.max(T.truncdiv(STEP * asked_apart * asking, tallest), T.int64(STEP))
                     part: T.let[T.int64] = T.truncdiv(tallest * kb, asking)
-                    # Tiles that lie alike are a run, unless each is stored, keeps B, or asks for C or A of the next.
+                    # Tiles that lie alike are a run, unless each is stored, keeps B, or asks for the next A or a far C.
                     asks_itself: T.let[T.bool] = T.And(many, T.And(reads_a, T.Not(trusts))) if rows_first else keeps_any
                     singly: T.let[T.bool] = T.Or(T.Or(far, asks_itself), finishing != 0)
                     # The C of the next row tile is one run of lines, of which each panel asks for as many.
@@ -291,8 +292,7 @@ def nest(
                                         if spreads:
                                             own_lines(C, (i0 + i) * ldc + j0 + next_c + (t + again) * part_c, part_c)
                                         elif t + (again if rows_first else T.int64(0)) == 0:
-                                            down_c: T.let[T.int64] = T.int64(0) if rows_first else again * height
-                                            own_lines(C, (i0 + i + down_c) * ldc + j0 + AHEAD, height * nb)
+                                            own_lines(C, (i0 + i) * ldc + j0 + AHEAD + again * c_on, height * nb)
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])
@@ -322,7 +322,7 @@ def nest(
                                         i0 + i,
                                         j,
                                     )
-        if lanes == NARROW:
+        if lanes == NARROW:  # its kernels leave the upper halves of vector registers to it
             T.evaluate(T.call_llvm_intrin("void", "llvm.x86.avx.vzeroupper"))
 
     return l1

@@ -96,7 +96,7 @@ def _emit_kernels(batch: Sequence[RegisterTile], lanes: int, llvm_cpu: str, path
             raise CodegenError(
                 f"L0 {tile.layout} {tile.rows}x{tile.vectors} vectors did not tensorize: {error}"
             ) from error
-    compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path, clears=lanes > NARROW)
+    compile_tiles(functions, max(tile.rows for tile in batch), lanes, llvm_cpu, path, clears=lanes != NARROW)
 
 
 def tiles_of(layout: str, shapes: Iterable[tuple[int, int]]) -> list[RegisterTile]:

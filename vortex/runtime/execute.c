@@ -80,11 +80,11 @@ static int run_straight(const vx_outer *work, const block *at) {
   room own;
   if (make_room(work, at, tile_floats, 0, &own)) return 1;
   vx_store store = vx_store_of(call);
-  store.past = stores(work) && vx_store_past && vx_overflows(call->outputs);
+  int far = stores(work) && vx_overflows(call->outputs), dense = call->n == call->ldc && call->n <= at->tile_n;
+  store.past = far && vx_store_past;
   /* Of outputs that caches hold a finished tile asks in vain, which takes it a twentieth longer (a Zen 2, 300x121x32, 20000x121x8). */
-  int dense = call->n == call->ldc && call->n <= at->tile_n, far = vx_overflows(call->outputs);
-  store.how = vx_packs(call, s);
-  store.in_order = s->rows_first && vx_lanes < LINE_FLOATS && dense && far;
+  store.in_order = far && dense && s->rows_first && vx_lanes < LINE_FLOATS;
+  store.padded = vx_padded(call, s);
   vx_move_store(&store, at->row, 0);
   int64_t strip = apart ? at->tile_n : at->end - at->column; /* partial sums of so many columns at a time */
   int32_t finish = at_once ? VX_STORE_ONE_TILE : stores(work) ? VX_STORE_TILES : VX_STORE_NOTHING;

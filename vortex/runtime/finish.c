@@ -10,6 +10,7 @@ int32_t vortex_finish(int32_t rows, int32_t vectors, const float *a, const float
   int64_t columns = (vectors - 1) * vx_lanes + last;
   int past = store->past && vx_in_whole_lines(out, columns, store->row_stride);
   if (!past) vx_own_next(store, out, column, rows, columns);
-  return vx_finish_tiles[vectors][rows](a, b, out, depth, lda, ldb, store->row_stride, last, ahead, every, vx_quads | store->how | (past ? VX_STREAMS : 0), at[0],
-                                        x[0].row_stride, at[1], x[1].row_stride, at[2], x[2].row_stride, at[3], x[3].row_stride);
+  int32_t how = vx_quads | store->padded | (past ? VX_STREAMS : 0);
+  return vx_finish_tiles[vectors][rows](a, b, out, depth, lda, ldb, store->row_stride, last, ahead, every, how, at[0], x[0].row_stride,
+                                        at[1], x[1].row_stride, at[2], x[2].row_stride, at[3], x[3].row_stride);
 }

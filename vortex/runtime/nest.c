@@ -192,7 +192,8 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (trusts ? VX_TRUSTS : 0) |
                  (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work, part, at) ? VX_AWAY : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
-  int32_t how = part->accumulate | (part->filled ? VX_FILLED : 0) | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) | vx_packs(call, s) | vx_quads | asks;
+  int32_t how = part->accumulate | (part->filled ? VX_FILLED : 0) | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) |
+                vx_padded(call, s) | vx_quads | asks;
   for (int64_t i = 0; i < at->m; i += band) {
     int64_t rows = smaller(band, at->m - i);
     vx_store from = *at->store;

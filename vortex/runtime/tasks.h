@@ -30,7 +30,7 @@ typedef struct {
 } vx_dotted;
 
 /* VX_PADDED where B lies in panels, or is packed into some; else 0. */
-static inline int32_t vx_packs(const vx_call *call, const vx_strategy *s) { return call->packed || s->pack_b ? VX_PADDED : 0; }
+static inline int32_t vx_padded(const vx_call *call, const vx_strategy *s) { return call->packed || s->pack_b ? VX_PADDED : 0; }
 
 /* nest.c: whether the nest of a task of so many rows and columns keeps panels; whether packed ones pass so many rows abreast; steps of k that a
  * tile of L1 takes in tasks of so many rows. */

@@ -61,8 +61,8 @@ typedef struct {
   int64_t row_stride;
   vx_extra extras[VX_EXTRAS];
   int32_t past; /* whole lines go past the caches, and who set this publishes them (streams.h) */
-  int32_t how; /* of VX_STREAMS and so on: what micro-kernels that finish their sums are told */
   int32_t in_order; /* row tiles are outermost, each past all columns of rows that follow each other */
+  int32_t padded; /* VX_PADDED or 0, for micro-kernels that finish their sums */
 } vx_store;
 
 /* What a micro-kernel does with its sums: add them to C, write them past the caches (streams.h), or both. And whether a nest may ask L1
