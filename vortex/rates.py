@@ -10,6 +10,9 @@ FETCHED_TILE = 4096.0
 """so many bytes ahead: far enough for DRAM, and less than what a few tall tiles bring into L1."""
 MISSES = 24.0
 """Lines that one core can wait for at a time: buffers of the innermost cache for what it misses."""
+CROWD = 2.0 * MISSES
+"""Lines of C of a next row tile that outermost row tiles ask for all at once with AVX-512; of more, each panel asks for
+its share."""
 KEPT_TILES, KEPT_ROWS = 4.0, 3.0
 """Row tiles of a panel of a plain B from which on the first copies it for the others, and least rows of these: with
 fewer a core stores about as long as it multiplies."""

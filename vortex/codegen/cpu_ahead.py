@@ -35,6 +35,18 @@ def own_lines(C: Any, place: Any, count: Any) -> None:
 
 
 @T.inline
+def own_next(C: Any, place: Any, count: Any, part: Any, panel: Any, crowd: int | None) -> None:
+    """Of the `count` elements that are written next: with the first panel all, or of more than a crowd a `part` with
+    each."""
+    if crowd == 0:  # noqa: SIM114 - known before the nest runs, what comes next is not
+        own_lines(C, place + panel * part, part)
+    elif crowd is not None and count > crowd:
+        own_lines(C, place + panel * part, part)
+    elif panel == 0:
+        own_lines(C, place, count)
+
+
+@T.inline
 def ask_for_next(
     C: Any, i0: Any, i: Any, height: Any, j0: Any, j: Any, width: Any, goes_on: Any, rows_first: Any, ldc: Any
 ) -> None:

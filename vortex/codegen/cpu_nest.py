@@ -9,14 +9,14 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import AHEAD, FAR, LONG, SHORT, adds_far, ask, ask_for_next, away, leads, own_lines, owns
+from vortex.codegen.cpu_ahead import AHEAD, FAR, LONG, SHORT, adds_far, ask, ask_for_next, away, leads, own_next, owns
 from vortex.codegen.cpu_call import tile_called
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
 from vortex.codegen.cpu_steps import NARROW, STEP
 from vortex.codegen.cpu_tile import ADDS, FILLED, KEEPS, LINE, NEAR, PADDED, QUADS, QUIET, SHARES, STREAMS, TRUSTS
 from vortex.epilogue import Store
-from vortex.rates import KEPT_TILES, LEAST_RUN
+from vortex.rates import CROWD, KEPT_TILES, LEAST_RUN
 
 
 @dataclass(frozen=True, order=True)
@@ -68,7 +68,7 @@ def nest(
     tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or end there, and of
     outermost row tiles for its share of the next one's rows of A, also if C goes past the caches. C that is added to is
     asked for if it is FAR. Of short rows of C that follow each other a tile of a first panel asks to own those AHEAD,
-    or with AVX2 each tile of outermost ones its share of the next row tile's; outermost ones do not ask for them again.
+    or each of outermost ones, if these are a CROWD or with AVX2, its share; outermost ones do not ask for them again.
     LEAST_RUN tiles and more that lie alike are one run, which the second copy of the loops goes over.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
@@ -78,7 +78,7 @@ def nest(
     call = tile_called(stage.layout, lanes, stored)
     keeps = keeping and stage.keeps
     from_memory, asks_all = not pack_a and not is_col, rows_first and not pack_b
-    spreads = rows_first and lanes <= NARROW  # measured with AVX2 alone
+    crowd = None if not rows_first else int(CROWD) * LINE if lanes > NARROW else 0
     walks, reads_a = pack_b or not rows_first, from_memory and rows_first
     copies = copy_b if lanes > NARROW else copy_rows
     stores = stored.needed
@@ -206,7 +206,7 @@ def nest(
                     singly: T.let[T.bool] = T.Or(T.Or(far, asks_itself), finishing != 0)
                     # The C of the next row tile is one run of lines, of which each panel asks for as many.
                     next_c: T.let[T.int64] = T.max(tallest * nb, T.int64(AHEAD))
-                    part_c: T.let[T.int64] = T.truncdiv(tallest * nb + panels - 1, panels) if spreads else T.int64(0)
+                    part_c: T.let[T.int64] = T.truncdiv(tallest * nb + panels - 1, panels)
                     panel_on: T.let[T.int64] = stride if pack_b else next_panel
                     spare: T.let[T.int64] = kb - asked * tiles
                     # Over panels one of whole ones, but for a first one that asks for rows of A, and a last one.
@@ -289,10 +289,11 @@ def nest(
                                 c_on: T.let[T.int64] = width if rows_first else height * ldc
                                 for again in T.serial(count):
                                     if owning:
-                                        if spreads:
-                                            own_lines(C, (i0 + i) * ldc + j0 + next_c + (t + again) * part_c, part_c)
-                                        elif t + (again if rows_first else T.int64(0)) == 0:
-                                            own_lines(C, (i0 + i) * ldc + j0 + AHEAD + again * c_on, height * nb)
+                                        rows_c: T.let[T.int64] = tallest if rows_first else height
+                                        panel_c: T.let[T.int64] = t + again if rows_first else t
+                                        on_c: T.let[T.int64] = next_c if rows_first else AHEAD + again * c_on
+                                        next_at: T.let[T.int64] = (i0 + i) * ldc + j0 + on_c
+                                        own_next(C, next_at, rows_c * nb, part_c, panel_c, crowd)
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])
