@@ -25,10 +25,9 @@ from eval.commands import command, ended, opened, rounds
 from eval.operator_cases import OperatorCase, as_variant, load_any_suite
 from eval.operator_libraries import operator_named
 from eval.operator_operands import OperatorOperands, check_operator, make_operator_operands, shapes
-from eval.races import EMPTY_CALLS, time_plans
+from eval.races import python_seconds, time_plans
 from eval.stats import geometric_mean
 from eval.suites import MAIN_SUITES, fresh_seed, sample
-from eval.worker import time_batch
 
 CONV_SUITES = ("vortex_deepbench_conv_107", "vortex_cnn_conv_584")
 SUITES: dict[str, tuple[str, ...]] = {
@@ -116,28 +115,33 @@ def prepared(run: Any, case: OperatorCase) -> Plans:
     return PREPARED.get(case.op, product)(run, make_operator_operands(case, seed=0))
 
 
-def python_seconds(run: Any, case: OperatorCase) -> float:
-    """What a call of a plan from Python takes beyond the native call: one of a single element, less its prediction."""
+def empty_call(run: Any, case: OperatorCase) -> tuple[Callable[[], Any], float] | None:
+    """A call of a single element, and the seconds that it is expected to take; None of a convolution."""
     if case.op == "conv2d":
-        return 0.0
+        return None
     ones = {name: 1 for name in ("batch", "m", "n", "k") if name in case.extents}
     of = prepared(run, OperatorCase("empty", "empty", case.op, case.extents | ones))
     plan = of.named[of.chosen]
-    best = min(time_batch(partial(of.run, plan), EMPTY_CALLS) for _ in range(20))
-    return max(0.0, best - float(plan.seconds))
+    return partial(of.run, plan), float(plan.seconds)
 
 
 def try_plans(run: Any, case: OperatorCase, rounds: int) -> dict[str, Any]:
     """The share of the best plan's performance that the choice has on the odd rounds, and what both were."""
-    of, outside = prepared(run, case), python_seconds(run, case)
+    of, empty = prepared(run, case), empty_call(run, case)
+    added: list[float] = []
+
+    def after_round() -> None:
+        if empty is not None:
+            added.append(python_seconds(*empty))
+
     calls = {name: partial(of.run, plan) for name, plan in of.named.items()}
     for call in calls.values():
         of.spoil()
         call()
         of.check()
-    times = time_plans(calls, rounds, of.chosen)
+    times = time_plans(calls, rounds, of.chosen, after_round)
     best = min(times, key=lambda name: times[name][0])
-    least = run.manifest.rates.call
+    outside, least = min(added[1::2], default=0.0), run.manifest.rates.call
     scored = {name: max(times[name][1] - outside, least) for name in (best, of.chosen)}
     found = {"share": scored[best] / scored[of.chosen], "seconds": scored[of.chosen], "plans": len(of.named)}
     return found | {"chosen": of.chosen, "best": best}

@@ -2,7 +2,7 @@
 
 Seconds of a result line are those of the call in native code: the same plan runner on a product of next to nothing
 tells what Python adds, once its predicted seconds are taken away, and that is subtracted from every time. It is timed
-before and after each race: over a run the clock moves by more than a small product takes.
+after each round, for the times of which it is: in a busy hour the clock moves by more than a small product takes.
 """
 
 import functools
@@ -22,13 +22,13 @@ from eval.worker import time_batch
 LAYOUTS = ("plain", "transposed", "packed")
 """How B reaches a call."""
 ROUNDS = 6
-EMPTY_CALLS = 200
 # Who was this much slower than the best when checked is not the best: not timed.
 HOPELESS = 3.0
 # The same after one, two, three ... even rounds: not run again.
 SLOWER = (1.5, 1.25, 1.1)
 SMALL_SECONDS = 1e-3
 FIRST_SECONDS = 1e-4  # in the first round, which only sorts out
+BATCH_SECONDS = 10e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,12 @@ def layout_of(case: Case, packed: bool) -> str:
     return "packed" if packed else "transposed" if case.trans_b else "plain"
 
 
+def quickest(call: Callable[[], Any], once: float, seconds: float = SMALL_SECONDS) -> float:
+    """The least seconds of a call that took `once`, over batches of it that fill about `seconds`."""
+    count = max(1, round(BATCH_SECONDS / once))
+    return min(time_batch(call, count) for _ in range(max(3, min(20, round(seconds / (once * count))))))
+
+
 def time_plans(
     calls: Mapping[str, Callable[[], Any]],
     rounds: int,
@@ -85,11 +91,9 @@ def time_plans(
             call = calls[name]
             once = time_batch(call, 1)
             least = min([once, *times[name][0], *times[name][1]])
-            most = SMALL_SECONDS if number else FIRST_SECONDS
             # Whose threads slept through its first call would be out for good, who lost its core once look slow.
             if least < SMALL_SECONDS:
-                count = max(1, round(10e-6 / least))
-                once = min(time_batch(call, count) for _ in range(max(3, min(20, round(most / (least * count))))))
+                once = quickest(call, least, SMALL_SECONDS if number else FIRST_SECONDS)
             times[name][number % 2].append(once)
         after_round()
         if number % 2 == 0:
@@ -139,33 +143,45 @@ def race_all(
     return {label: (once, once) for label, once in seconds.items()} | time_plans(racing, rounds, chosen, after_round)
 
 
-def python_seconds(gemm: Any, layout: str) -> float:
-    """What a call of a plan from Python takes beyond the native call, with operands of this layout."""
+def python_seconds(empty: Callable[[], Any], native: float) -> float:
+    """What a call from Python takes beyond its native one, of an `empty` product that takes `native` seconds there."""
+    once = min(time_batch(empty, 1) for _ in range(3))
+    return max(0.0, quickest(empty, once) - native)
+
+
+def empty_call(gemm: Any, layout: str) -> tuple[Callable[[], Any], float]:
+    """A product of next to nothing with operands of this layout, and the seconds that it is expected to take."""
     panels = 2 * gemm.manifest.panel if layout == "packed" else 1
     how = runner(gemm, make_operands(case_at("empty", "empty", (1, panels, 1), layout), 0), layout == "packed")
     plan = gemm.plan(1, panels, 1, **how.kind)
-    best = min(time_batch(functools.partial(how.run, plan), EMPTY_CALLS) for _ in range(20))
-    return max(0.0, float(best - plan.seconds))
+    return functools.partial(how.run, plan), float(plan.seconds)
 
 
 def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS) -> Line:
     """One line: all plans with predicted seconds, their terms, and the least seconds of even and of odd rounds.
 
-    `outside` is `python_seconds`; `peak` are the flops per second of one core between the rounds, as L0 was profiled
-    between others: after a pause an Intel core runs at a better clock than while it multiplies. Every result has the
-    bits of the first of its family, which is checked against float64; WrongResultError otherwise.
+    `outside` are `python_seconds` of even and of odd rounds; `peak` are the flops per second of one core between the
+    rounds, as L0 was profiled between others: after a pause an Intel core runs at a better clock than while it
+    multiplies. Every result has the bits of the first of its family, which is checked against float64; WrongResultError
+    otherwise. There are 2 rounds or more.
     """
     layout = layout_of(case, packed)
-    before = python_seconds(gemm, layout)
+    empty = empty_call(gemm, layout)
     operands = make_operands(case, seed=0)
     how = runner(gemm, operands, packed)
     shape = (case.m, case.n, case.k)
     found = {plans.label(plan): plan for plan in gemm.plans(*shape, threads=threads, **how.kind)}
     chosen = plans.label(gemm.plan(*shape, threads=threads, **how.kind))
     peaks: list[float] = []
+    added: list[float] = []
+
+    def after_round() -> None:
+        added.append(python_seconds(*empty))
+        peaks.append(machine.peak_here())
+
     racing = {label: (how, plan) for label, plan in found.items()}
-    times = race_all(racing, operands, rounds, chosen, lambda: peaks.append(machine.peak_here()))
-    outside, least = min(before, python_seconds(gemm, layout)), gemm.manifest.rates.call
+    times = race_all(racing, operands, rounds, chosen, after_round)
+    even, odd, least = min(added[::2]), min(added[1::2]), gemm.manifest.rates.call
     entries = [
         {
             "label": label,
@@ -176,15 +192,15 @@ def race(gemm: Any, case: Case, threads: int, packed: bool, rounds: int = ROUNDS
             "grid": [plan.grid.m, plan.grid.n, plan.grid.k],
             "workers": plan.workers,
             "predicted": float(plan.seconds),
-            "even": max(times[label][0] - outside, least),
-            "odd": max(times[label][1] - outside, least),
+            "even": max(times[label][0] - even, least),
+            "odd": max(times[label][1] - odd, least),
             "terms": parts(plan, gemm.cost_terms(plan, *shape, **how.kind)),
         }
         for label, plan in found.items()
     ]
     line = asdict(case) | {"kind": "race", "flops": case.flops, "threads": threads, "packed": packed}
     line |= {"peak": statistics.median(peaks)}
-    return line | {"operands": how.kind, "outside": outside, "chosen": chosen, "plans": entries}
+    return line | {"operands": how.kind, "outside": [even, odd], "chosen": chosen, "plans": entries}
 
 
 def parts(plan: Any, terms: dict[str, float]) -> dict[str, float]:
