@@ -1,4 +1,4 @@
-"""What nests ask for before it is stored to: their loops, as they are emitted."""
+"""What nests and held kernels ask for before it is stored to: their loops, as they are emitted."""
 
 from __future__ import annotations
 
@@ -58,3 +58,42 @@ def test_outermost_row_tiles_ask_for_c_panel_by_panel(rows_first: bool, lanes: i
     guards = found(runs, tvm.tirx.IfThenElse, lambda node: getattr(node.condition, "name", "") == "owning")
     assert len(runs) == len(guards) > 0 and owned_in(function.body) == owned_in(guards) > 0
     assert [asks_by(guard) for guard in guards] == [when] * len(guards)
+
+
+@pytest.mark.parametrize("columns", [41, 121, 999, 1024, 3694])
+def test_every_line_of_long_rows_was_asked_for_a_block_before(columns: int) -> None:
+    """By a held kernel: of wide rows as the vector before passed, of others as the rows above did."""
+    from vortex.candidates import HELD_ROWS
+    from vortex.codegen.cpu_own import WIDE, far
+
+    lanes, blocks = 16, 2
+    ahead = int(tvm.sym.Analyzer().simplify(far(tvm.tirx.const(columns, "int64"), lanes, 4)))
+    vectors = range(0, columns - lanes + 1, lanes)
+    places = [
+        row * columns + first
+        for block in range(blocks)
+        for first in vectors
+        for row in range(block * HELD_ROWS, block * HELD_ROWS + HELD_ROWS)
+    ]
+    wide = columns * 4 >= WIDE
+    asked: dict[int, int] = {}
+    waited = []
+    for step, place in enumerate(places):
+        asked[(place + ahead) // lanes] = step
+        first = step % (len(vectors) * HELD_ROWS) < HELD_ROWS if wide else step < len(vectors) * HELD_ROWS
+        if not first:
+            waited.append(step - asked[(place + lanes - 1) // lanes])
+    most = HELD_ROWS if wide else len(vectors) * HELD_ROWS
+    assert len(waited) > len(places) / 3 and 0 < min(waited) <= max(waited) <= most
+
+
+def test_lines_come_into_l2_where_a_call_says_so() -> None:
+    """Those of nests and of held kernels whose vectors are lines, not those of half ones."""
+    from vortex.codegen.cpu_held import held_kernel
+    from vortex.codegen.cpu_nest import LoadStage, nest
+    from vortex.codegen.cpu_tile import INTO_L2
+
+    told = f"how & {INTO_L2} == 0"
+    assert told in nest(LoadStage("row", True, False, "none"), 16, Store()).script()
+    assert told in held_kernel(4, 23, 16).script()
+    assert told not in held_kernel(4, 23, 8).script()

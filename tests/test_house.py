@@ -114,6 +114,7 @@ MODULES = (
     "codegen.cpu_conv",
     "codegen.cpu_call",
     "codegen.cpu_nest",
+    "codegen.cpu_own",
     "codegen.cpu_fold",
     "codegen.cpu_dot",
     "codegen.cpu_streamed",

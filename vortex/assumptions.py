@@ -208,7 +208,8 @@ class Effects:
     """Share of the latency that is seen for each line of a C of more than three vectors; nothing of shorter ones, whose
     lines are asked for, nor of A, which prefetchers keep up with (Zen 4: 334863 x 16 x 16 in 1.7 ms, 2.0 by such a
     share; 1710902 x 2 x 8 in 3.0 and 4.0. Granite Rapids, 224 products of 2 to 4000 columns and k of 3 to 32, C in L2
-    and beyond, and 92 of races: 15 % off in the mean so, 31 by what was seen while none were)."""
+    and beyond, and 92 of races: 15 % off in the mean so, 31 by what was seen while none were). Nor of longer ones on a
+    Zen 4, since those come into L2 a block before (56944 x 121 x 8 1.4 ms, 1.5 so and 1.7 by such a share)."""
     held_parts_cycles: float = 2.2
     """Cycles that a row's last vector takes longer with each step of k, where vectors have no masks and it is neither
     whole nor half (Zen 2, 3000 rows by a k of 2, 5, 8 and 16: by 5 and 6 columns 2.6 a step, 7 2.1, 3 1.4, 10 2.0),"""

@@ -4,7 +4,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import AWAY, LEADS, LINE, OWNS, fetch_dense
+from vortex.codegen.cpu_tile import AWAY, INTO_L2, LEADS, LINE, OWNS, fetch_dense
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
 ASK_SYMBOL = "vortex_ask"
@@ -28,22 +28,22 @@ def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
 
 
 @T.inline
-def own_lines(C: Any, place: Any, count: Any) -> None:
-    """Rows of C that follow each other: their lines are owned before they are stored to."""
-    owned: T.let[T.bool] = count <= WAITED_FOR
+def own_lines(C: Any, place: Any, count: Any, how: Any) -> None:
+    """Rows of C that follow each other: their lines are owned before they are stored to, or come into L2."""
+    owned: T.let[T.bool] = T.And(count <= WAITED_FOR, T.bitwise_and(how, INTO_L2) == 0)
     fetch_dense(C, place, count, LINE, owned, 1)
 
 
 @T.inline
-def own_next(C: Any, place: Any, count: Any, part: Any, panel: Any, crowd: int | None) -> None:
+def own_next(C: Any, place: Any, count: Any, part: Any, panel: Any, how: Any, crowd: int | None) -> None:
     """Of the `count` elements that are written next: with the first panel all, or of more than a crowd a `part` with
     each."""
     if crowd == 0:  # noqa: SIM114 - known before the nest runs, what comes next is not
-        own_lines(C, place + panel * part, part)
+        own_lines(C, place + panel * part, part, how)
     elif crowd is not None and count > crowd:
-        own_lines(C, place + panel * part, part)
+        own_lines(C, place + panel * part, part, how)
     elif panel == 0:
-        own_lines(C, place, count)
+        own_lines(C, place, count, how)
 
 
 @T.inline

@@ -19,9 +19,10 @@ from tvm.script import tirx as T
 
 from vortex.candidates import Strategy, longest_run
 from vortex.codegen.cpu_finish import EXTRAS, Finish, in_registers
+from vortex.codegen.cpu_own import own
 from vortex.codegen.cpu_round import rounding_ir, rounds_bare_sums
 from vortex.codegen.cpu_rows import compile_tiles
-from vortex.codegen.cpu_tile import ADDS, LINE, NEAR, STREAMS, fetch, masked_load, masked_store, stream
+from vortex.codegen.cpu_tile import ADDS, LINE, STREAMS, masked_load, masked_store, stream
 from vortex.codegen.cpu_words import dot, imported_ir
 from vortex.codegen.lower import compile_object, cpu_target
 from vortex.dtypes import STORED_BYTES, WordFormat
@@ -32,11 +33,6 @@ HELD_SYMBOL, HELD_FINISH_SYMBOL = "vortex_held", "vortex_held_finish"
 WIDTHS = 3
 """Of kernels: `VX_HELD_WIDTHS`."""
 LEAST_LANES = 4
-OWNED_BYTES, OWNED_ROWS = 4096, 64
-"""How far ahead of its stores a line of C is asked for, at least so many bytes and so many rows: sums that reach into
-the next line wait for it to come, and hardware follows the rows of A alone (one core of a Zen 5 with and without:
-1430124 x 14 x 6 2.5 and 5.4 ms, 334863 x 16 x 16 0.94 and 1.25, 334863 x 52 x 2 3.4 and 4.9). Not where it is near:
-50515 x 12 x 8 takes a twentieth longer so."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +78,6 @@ def emit_held(
         compile_object(kernels, cpu_target(llvm_cpu), path, share=False, llvm_ir=text)
     else:
         compile_tiles(kernels, tile[0], lanes, llvm_cpu, path)
-
-
-def own(place: Callable[[int, Any], Any], stride: Any, count: int, lanes: int, item: int, how: Any) -> None:
-    """Ask for the lines of `count` rows that come, to be written, each once, unless `how` says that they are near;
-    `place` is the address so many elements on from a row, of `item` bytes, and rows are `stride` of them apart."""
-    ahead = T.max(T.int64(OWNED_BYTES // item), OWNED_ROWS * stride)
-    with T.If(T.bitwise_and(how, NEAR) == 0), T.Then():
-        for i in range(0, count, max(1, LINE * 4 // (lanes * item))):
-            T.evaluate(fetch(place(i, ahead), write=1))
 
 
 def held_table(held: tuple[int, int] | None, lanes: int, store: Store, words: WordFormat | None = None) -> list[str]:

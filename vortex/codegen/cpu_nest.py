@@ -293,7 +293,7 @@ def nest(
                                         panel_c: T.let[T.int64] = t + again if rows_first else t
                                         on_c: T.let[T.int64] = next_c if rows_first else AHEAD + again * c_on
                                         next_at: T.let[T.int64] = (i0 + i) * ldc + j0 + on_c
-                                        own_next(C, next_at, rows_c * nb, part_c, panel_c, crowd)
+                                        own_next(C, next_at, rows_c * nb, part_c, panel_c, how, crowd)
                                     at_a: T.let[T.int64] = left if rows_first else left + again * down
                                     at_b: T.let[T.int64] = right + again * panel_on if rows_first else right
                                     of_b: T.let[T.handle] = either(from_kept, SB[0], (SB if pack_b else B)[at_b])

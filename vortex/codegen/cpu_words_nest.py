@@ -205,7 +205,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                         later: T.let[T.int64] = corner + i * lda + AHEAD * 4 // item
                                         fetch_dense(A, later, height * lda, line, near, 0)
                                 if ldc == nb and nb <= SHORT:
-                                    own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb)
+                                    own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, T.int32(0))
                             if adds:
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
                                 ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)

@@ -17,7 +17,7 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
                      int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
                      const vx_store *store, int32_t finish) {
   (void)scratch_a, (void)scratch_b, (void)tile_n, (void)rows, (void)vectors;
-  int accumulate = how & VX_ADDS, streams = how & VX_STREAMS, near = how & VX_NEAR;
+  int accumulate = how & VX_ADDS, streams = how & VX_STREAMS, asks = how & (VX_NEAR | VX_INTO_L2);
   int64_t words = vx_depth(k), steps = words > tile_k ? quotient_up(words, tile_k) : 1, depth = quotient_up(words, steps) * VX_PER_WORD;
   for (int64_t i = 0; i < m; i += tile_m) {
     int64_t height = smaller(tile_m, m - i);
@@ -29,13 +29,13 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
       int64_t finished = finish && vx_held_finish_tiles[width], plain = steps - finished, last = plain * depth;
       for (int64_t s = 0, p = 0; s < plain; s++, p += depth)
         vx_held_tiles[width](element(a, i * lda + p), from + p / VX_PER_WORD * ldb, to, height, smaller(depth, k - p), lda, ldb, ldc,
-                             (int32_t)wide, (accumulate || s ? VX_ADDS : 0) | (s + 1 == steps ? streams : 0) | near);
+                             (int32_t)wide, (accumulate || s ? VX_ADDS : 0) | (s + 1 == steps ? streams : 0) | asks);
       if (finished) {
         vx_store at = *store;
         vx_move_store(&at, i, j);
         const vx_extra *x = at.extras;
         vx_held_finish_tiles[width](element(a, i * lda + last), from + last / VX_PER_WORD * ldb, to, at.out, height, k - last, lda, ldb, ldc,
-                            at.row_stride, (int32_t)wide, (accumulate || plain ? VX_ADDS : 0) | near, x[0].data, x[0].row_stride, x[1].data, x[1].row_stride, x[2].data, x[2].row_stride,
+                            at.row_stride, (int32_t)wide, (accumulate || plain ? VX_ADDS : 0) | asks, x[0].data, x[0].row_stride, x[1].data, x[1].row_stride, x[2].data, x[2].row_stride,
                             x[3].data, x[3].row_stride);
       } else if (finish)
         vortex_store(store, to, ldc, i, j, height, wide);

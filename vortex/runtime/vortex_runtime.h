@@ -69,7 +69,8 @@ typedef struct {
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked
  * for, trusts hardware to bring rows of A, has room to keep a panel of B, finds B packed where it would pack it, or (L0) loads four
  * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow; and
- * whether the block of B that it packs is away, beyond L2. And whether rows of B end with whole vectors, of which some columns are none. */
+ * whether the block of B that it packs is away, beyond L2. Whether rows of B end with whole vectors, of which some columns are none, and
+ * whether C that is asked for comes into L2, not L1. */
 enum {
   VX_ADDS = 1,
   VX_STREAMS = 2,
@@ -83,7 +84,8 @@ enum {
   VX_OWNS = 512,
   VX_LEADS = 1024,
   VX_AWAY = 2048,
-  VX_PADDED = 4096
+  VX_PADDED = 4096,
+  VX_INTO_L2 = 8192
 };
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
