@@ -40,8 +40,8 @@ static int is_near(const vx_call *call) { return !vx_overflows(call->n * call->k
 static int stays_near(const vx_call *call) { return !vx_overflows((call->m * call->k + call->outputs) * NEAR_LOOSE); }
 
 /* Whether C is asked for into L2, not L1, which waits for few lines at a time: on a Zen 4 all but rows of one and a half lines or less in held
- * kernels (334863x20x8 takes 1.1 times as long so), which ask for others a block of rows ahead (cpu_own.py). 232965x41x64 by 9 x 48 takes 13.8 ms so and 15.2 by L1, on two threads 7.6 and 9.4; by 14 x 32,
- * whose rows lie in more lines than L1 waits for, as long. Other cores were not tried. */
+ * kernels (334863x20x8 takes 1.1 times as long so), which ask for others a block of rows ahead (cpu_own.py). 232965x41x64 by 9 x 48 takes 13.8 ms
+ * so and 15.2 by L1, on two threads 7.6 and 9.4; by 14 x 32, whose rows lie in more lines than L1 waits for, as long. Other cores were not tried. */
 static int asks_into_l2(const vx_call *call, const vx_strategy *s) { return vx_roomy && (!s->held || 2 * call->n > 3 * vx_lanes); }
 
 /* Whether held kernels ask for none. Of what they ask for into L2 also a quarter of the outer cache comes, in which other guests leave room for
