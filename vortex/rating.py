@@ -140,7 +140,7 @@ def rates(
         held_left=0.0 if whole_lines else EFFECTS.held_left_cycles / clock,
         held_pieced=EFFECTS.held_pieced if roomy or small else EFFECTS.held_asked_pieced,
         held_ragged=EFFECTS.held_roomy_ragged if roomy else 0.0,
-        held_scattered=0.0 if roomy and whole_lines else EFFECTS.held_scattered,
+        held_scattered=0.0 if roomy and whole_lines and not words else EFFECTS.held_scattered,
         held_apart=EFFECTS.held_apart_cycles / clock if small else 0.0,
         held_recurring=EFFECTS.held_recurring_cycles / clock,
         held_torn=roomy * EFFECTS.held_torn_cycles / clock,

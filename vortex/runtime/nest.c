@@ -41,8 +41,9 @@ static int stays_near(const vx_call *call) { return !vx_overflows((call->m * cal
 
 /* Whether C is asked for into L2, not L1, which waits for few lines at a time: on a Zen 4 all but rows of one and a half lines or less in held
  * kernels (334863x20x8 takes 1.1 times as long so), which ask for others a block of rows ahead (cpu_own.py). 232965x41x64 by 9 x 48 takes 13.8 ms
- * so and 15.2 by L1, on two threads 7.6 and 9.4; by 14 x 32, whose rows lie in more lines than L1 waits for, as long. Other cores were not tried. */
-static int asks_into_l2(const vx_call *call, const vx_strategy *s) { return vx_roomy && (!s->held || 2 * call->n > 3 * vx_lanes); }
+ * so and 15.2 by L1, on two threads 7.6 and 9.4; by 14 x 32, whose rows lie in more lines than L1 waits for, as long. Neither
+ * other cores nor words were tried. */
+static int asks_into_l2(const vx_call *call, const vx_strategy *s) { return vx_roomy && !VX_WORDS && (!s->held || 2 * call->n > 3 * vx_lanes); }
 
 /* Whether held kernels ask for none. Of what they ask for into L2 also a quarter of the outer cache comes, in which other guests leave room for
  * few: in busy hours of a Zen 4 967x3694x2 takes 0.38 to 0.53 ms so and 1.1 to 1.2 unasked, 2500x999x4 0.51 and 1.4; in quiet ones 2000x999x4
