@@ -17,7 +17,7 @@ from eval import machine, plans
 from eval.operands import Operands, WrongResultError, check, make_operands
 from eval.records import Line
 from eval.suites import Case
-from eval.worker import time_batch
+from eval.worker import BATCH_SECONDS, time_batch
 
 LAYOUTS = ("plain", "transposed", "packed")
 """How B reaches a call."""
@@ -28,7 +28,6 @@ HOPELESS = 3.0
 SLOWER = (1.5, 1.25, 1.1)
 SMALL_SECONDS = 1e-3
 FIRST_SECONDS = 1e-4  # in the first round, which only sorts out
-BATCH_SECONDS = 10e-6
 
 
 @dataclass(frozen=True, slots=True)
