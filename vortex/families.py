@@ -147,7 +147,7 @@ def dot_products(
     passing = FLOAT * share * k
     load = ops.name("dot_load", passing * (source + (abreast - 1.0) * rates.l2_byte) + rates.dot_reloaded * again)
     side = ops.where(short + short <= rates.lanes, 0.5 * rates.lanes, rates.lanes)
-    turning = ops.where(turned, 0.0, p.k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
+    turning = ops.where(turned, 0.0, k * (TURNING * rates.transpose * side + short * (FLOAT * source)))
     each = ops.where(abreast > 1.5, PAGED_AGAIN / ops.most(rows, 1.0), PAGED / (rows + (PAGED - 1.0)))
     pages = (FLOAT / PAGE) * share * ops.where(k * FLOAT <= PAGE, 0.0, k) * each
     late = ops.name("dot_late", latency(ops, rates, footprint, p.active))
@@ -165,8 +165,7 @@ def dot_products(
     if rates.dot_seen:
         seen = ops.most(seen, ops.where(abreast > 1.5, rates.dot_seen, 0.0) * load)
     once = compute * (1.0 + DOT_AGAIN * (abreast - 1.0)) + late_rows + seen
-    turned_over = ops.where(p.batch > 1.5, waves, 1.0) * turning  # each product of a batch by its own tasks
-    return waves * once + ops.where(short > 1.5, turned_over, 0.0), possible
+    return waves * (once + ops.where(short > 1.5, turning, 0.0)), possible
 
 
 def beside(ops: Arithmetic, rates: Rates, moved: Value, arithmetic: Value) -> Value:

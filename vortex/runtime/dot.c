@@ -250,10 +250,49 @@ static void run_rows(const vx_dotted *work, const vx_part *part, int64_t row, in
   }
 }
 
+/* Distance between columns that are laid anew: in L1, a piece of one ends where that of the next begins. */
+static int64_t line_of(const vx_dotted *work) {
+  int64_t depth = vx_part_depth(work->call->k, work->splits), line = rounded(depth, LINE), span = vx_l1_span / VX_ITEM;
+  return line + ((piece_of(work, depth) - line) % span + span) % span;
+}
+
+/* Whether columns straddle lines, or crowd in some sets of L1 and leave others. */
+static int ill_placed(const vx_dotted *work, int64_t line) {
+  int64_t bytes = work->ldy * VX_ITEM;
+  return ((uintptr_t)work->y | (uintptr_t)bytes) % (LINE * VX_ITEM) || (work->ldy - line) * VX_ITEM % vx_l1_span;
+}
+
+/* The columns again, a part of them, each from the beginning of a line; those of a B by rows come out of it. By every task for itself:
+ * what another core has just written comes from there slowly, and is called back to be written again (two cores of a Zen 4, 14x6x5869 in
+ * two parts of k 18 and 10 us, 128x10x512 11.0 and 8.7). 1 where there is no memory. */
+static int lay_anew(vx_dotted *work, const vx_part *part) {
+  int64_t line = work->line;
+  char *y = vx_scratch((size_t)(line * work->columns + 1) * VX_ITEM);
+  if (!y) return 1;
+#if TURNS
+  if (work->turned)
+    vortex_transpose(work->call->b + part->first * work->ldy, (float *)y, work->columns, part->depth, work->ldy, line);
+#endif
+  for (int64_t j = work->turned ? work->columns : 0; j < work->columns; j++)
+    memcpy(y + j * line * VX_ITEM, element(work->y, part->first + j * work->ldy), (size_t)part->depth * VX_ITEM);
+  work->y = element(y, -part->first);
+  work->ldy = line;
+  return 0;
+}
+
 void vx_run_dots(void *context, int64_t index) {
-  const vx_dotted *work = context;
+  vx_dotted *given = context, own;
+  const vx_dotted *work = given;
+  vx_part part = vx_part_of(given->call, given->parts, given->splits, index / given->blocks);
+  if (given->line) {
+    own = *given;
+    if (lay_anew(&own, &part)) {
+      atomic_store(&given->out_of_memory, 1);
+      return;
+    }
+    work = &own;
+  }
   int64_t row = index % work->blocks * work->rows_per_task, end = row + work->rows_per_task;
-  vx_part part = vx_part_of(work->call, work->parts, work->splits, index / work->blocks);
   int64_t row_stride = work->over_b ? 1 : part.ldc, column_stride = work->over_b ? part.ldc : 1;
   int32_t offsets[VX_DOT_SHORT];
   if (end > work->rows) end = work->rows;
@@ -280,36 +319,7 @@ void vx_run_dots(void *context, int64_t index) {
   }
 }
 
-/* Distance between columns that are laid anew: in L1, a piece of one ends where that of the next begins. */
-static int64_t line_of(const vx_dotted *work, const vx_plan *plan) {
-  int64_t k = work->call->k, line = rounded(k, LINE), span = vx_l1_span / VX_ITEM;
-  int64_t depth = piece_of(work, plan->splits > 1 ? vx_part_depth(k, plan->splits) : k);
-  return line + ((depth - line) % span + span) % span;
-}
-
-/* Whether columns straddle lines, or crowd in some sets of L1 and leave others. */
-static int ill_placed(const vx_dotted *work, int64_t line) {
-  int64_t bytes = work->ldy * VX_ITEM;
-  return ((uintptr_t)work->y | (uintptr_t)bytes) % (LINE * VX_ITEM) || (work->ldy - line) * VX_ITEM % vx_l1_span;
-}
-
-/* The columns again, each from the beginning of a line; those of a B by rows come out of it. 0, or 1 where there is no memory. Parts
- * of k are in the shared scratch; else tasks of another region may use the other one while this is read. */
-static int lay_anew(vx_dotted *work, const vx_plan *plan, int64_t line, int turned) {
-  size_t bytes = (size_t)(line * work->columns + 1) * VX_ITEM;
-  char *y = plan->splits > 1 ? vx_scratch(bytes) : vx_shared_scratch(bytes);
-  if (!y) return 1;
-#if TURNS
-  if (turned) vortex_transpose(work->call->b, (float *)y, work->columns, work->call->k, work->call->ldb, line);
-#endif
-  for (int64_t j = turned ? work->columns : 0; j < work->columns; j++)
-    memcpy(y + j * line * VX_ITEM, element(work->y, j * work->ldy), (size_t)work->call->k * VX_ITEM);
-  work->y = y;
-  work->ldy = line;
-  return 0;
-}
-
-int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
+void vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   int over_b = call->transpose_b && call->m < call->n;
   vx_dotted work = {.call = call, .columns = short_side(call), .blocks = plan->grid_m * plan->grid_n, .splits = plan->splits,
               .over_b = over_b};
@@ -320,30 +330,30 @@ int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *prepared) {
   work.ldy = over_b ? call->lda : call->ldb;
   work.width = tile_of(work.columns);
   take_bytes(&work);
-  int turned = TURNS && !call->transpose_b && !(call->n == 1 && call->ldb == 1);
+  work.turned = TURNS && !call->transpose_b && !(call->n == 1 && call->ldb == 1);
   int reread = keeps(&work) && work.rows >= vx_dot_passes * work.columns;
-  int64_t line = turned || reread ? line_of(&work, plan) : 0;
-  if ((turned || (reread && ill_placed(&work, line))) && lay_anew(&work, plan, line, turned)) return 1;
+  if (work.turned || reread) work.line = line_of(&work);
+  if (!work.turned && !ill_placed(&work, work.line)) work.line = 0;
   work.followed = followed(&work);
   work.near = from_near(&work);
   work.ahead = !streams(&work) ? 0 : within_reach(&work) || abreast(&work) ? NEAR_AHEAD : STREAM_AHEAD;
   work.rows_per_task = rounded(quotient_up(work.rows, work.blocks), tallest(&work, work.width));
   *prepared = work;
-  return 0;
 }
 
 int vx_execute_dot(const vx_call *call, const vx_plan *plan) {
   vx_dotted work;
-  if (vx_dots_of(call, plan, &work)) return 1;
+  vx_dots_of(call, plan, &work);
   if (plan->splits > 1 && !(work.parts = vx_parts(call, plan->splits))) return 1;
   vx_parallel(vx_run_dots, &work, work.blocks * work.splits);
+  if (work.out_of_memory) return 1;
   vx_add_parts(call, work.parts, plan->splits);
   return 0;
 }
 
 int vx_execute_dot_task(const vx_call *call, const vx_plan *plan, int64_t index) {
   vx_dotted work;
-  if (vx_dots_of(call, plan, &work)) return 1;
+  vx_dots_of(call, plan, &work);
   vx_run_dots(&work, index);
-  return 0;
+  return work.out_of_memory;
 }

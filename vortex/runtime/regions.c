@@ -66,13 +66,15 @@ int vx_execute_regions(const vx_call *call, const vx_region *regions, int64_t co
     made->dot = vx_strategies[region->strategy].dot;
     if (!made->dot)
       vx_make_outer(&made->outer, &made->call, &plan);
-    else if (vx_dots_of(&made->call, &plan, &made->dotted))
-      return 1;
+    else
+      vx_dots_of(&made->call, &plan, &made->dotted);
     tasks += region->grid_m * region->grid_n;
     made->end = tasks;
   }
   vx_parallel(run_task, &work, tasks);
-  for (int64_t r = 0; r < count; r++)
-    if (!work.regions[r].dot && work.regions[r].outer.out_of_memory) return 1;
+  for (int64_t r = 0; r < count; r++) {
+    ready *made = &work.regions[r];
+    if (made->dot ? made->dotted.out_of_memory : made->outer.out_of_memory) return 1;
+  }
   return 0;
 }

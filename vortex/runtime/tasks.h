@@ -26,6 +26,9 @@ typedef struct {
   int64_t width, followed; /* columns of each tile, and most rows */
   int near;                /* whether the rows come from within the outermost cache, and have kernels for that */
   int64_t ahead;           /* how far ahead each row of a tile is asked for, if it is the next of a long stream; else 0 */
+  int64_t line;            /* how far apart every task lays the columns anew for itself, each from the beginning of a line; 0: not */
+  int turned;              /* and that it takes them out of a B by rows */
+  atomic_int out_of_memory;
   int over_b;              /* the rows are those of B as stored, columns of C */
 } vx_dotted;
 
@@ -47,9 +50,8 @@ void vx_run_nest(const vx_outer *work, const vx_part *part, float *scratch, int6
 void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan);
 void vx_run_outer(void *outer, int64_t index);
 
-/* dot.c: the operands by their roles; a B whose columns are not contiguous is turned over into scratch of this thread, which keeps
- * one such B at a time. 0, or 1 when memory is out. */
-int vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *dotted);
+/* dot.c: the operands by their roles. */
+void vx_dots_of(const vx_call *call, const vx_plan *plan, vx_dotted *dotted);
 void vx_run_dots(void *dotted, int64_t index);
 
 #endif
