@@ -11,9 +11,10 @@ from test_gemm import integers, reals
 
 from vortex.candidates import held_strategies, longest_run
 from vortex.codegen.cpu_held import runs
+from vortex.cost import NEVER
 from vortex.hardware import HardwareSpec
 from vortex.launcher import GemmKernel
-from vortex.plans import OperandB, Shape
+from vortex.plans import Grid, OperandB, Shape
 from vortex.selector import Selector
 from vortex.specs import cpus
 
@@ -95,12 +96,38 @@ def test_it_is_explained_as_one_term(held_gemm: GemmKernel) -> None:
     assert explanation.terms["held_products"] > 0
 
 
-def test_what_it_reads_as_it_lies_alone(held_gemm: GemmKernel) -> None:
-    """Neither a transposed A nor a transposed B: their elements are not where its kernel looks for them."""
-    selector = held_gemm.manifest.selector()
+def test_a_transposed_b_is_turned_over_first(held_gemm: GemmKernel) -> None:
+    """The bits of the same B as it lies: several blocks of columns among them, rows apart, and sums that are there."""
+    depth = depth_of(held_gemm)
+    for k, (m, n) in product((1, 2, depth - 1, depth, depth + 3), [(13, 101), (300, 230), (41, 2100)]):
+        a, b, c = reals(m, k), reals(k, n), reals(m, n)
+        turned = np.full((n, k + 3), np.nan, np.float32)
+        turned[:, :k] = b.T
+        for plan in plans_of(held_gemm, "held", m, n, k)[0]:
+            for accumulate_ in (False, True):
+                expected, out = c.copy(), c.copy()
+                held_gemm.run(plan, a, b, expected, accumulate=accumulate_)
+                held_gemm.run(plan, a, turned[:, :k], out, transpose_b=True, accumulate=accumulate_)
+                assert np.array_equal(out, expected), (m, n, k, plan)
+
+
+@pytest.mark.parametrize("spec", cpus(), ids=attrgetter("name"))
+def test_it_is_priced_for_a_transposed_b_of_one_step(spec: HardwareSpec) -> None:
+    costs = computed(spec)
+    depth, held = depth_of(costs), [strategy.stage.held for strategy in costs.strategies]
+
+    def priced(k: int, b: OperandB) -> float:
+        return float(np.asarray(costs.costs(Shape(657, 3648, k, b), Grid(1, 1), 1).total)[held].min())
+
+    assert priced(depth, OperandB.PLAIN) < priced(depth, OperandB.TRANSPOSED) < 1.5 * priced(depth, OperandB.PLAIN)
+    assert priced(depth + 1, OperandB.TRANSPOSED) == np.float32(NEVER) > priced(depth + 1, OperandB.PLAIN)
+
+
+def test_a_transposed_a_is_not_for_it(held_gemm: GemmKernel) -> None:
+    """Its elements are not where the kernel looks for them."""
     k = min(depth_of(held_gemm), 8)
-    shapes = [Shape(5000, 12, k, OperandB.TRANSPOSED), Shape(5000, 12, k, OperandB.PLAIN, a_is_col=True)]
-    assert not any(selector.select(shape, 1).strategy.stage.held for shape in shapes)
+    shape = Shape(5000, 12, k, OperandB.PLAIN, a_is_col=True)
+    assert not held_gemm.manifest.selector().select(shape, 1).strategy.stage.held
     plan = plans_of(held_gemm, "held", 5000, 12, k)[0][0]
     with pytest.raises(ValueError, match="given plan"):
-        held_gemm.run(plan, integers(5000, k), integers(12, k), np.zeros((5000, 12), np.float32), transpose_b=True)
+        held_gemm.run(plan, integers(k, 5000), integers(k, 12), np.zeros((5000, 12), np.float32), transpose_a=True)

@@ -177,7 +177,7 @@ def may_serve(strategy: Strategy, b: OperandB, panel: int, words: WordFormat | N
         return not stage.dot and reads_panels(strategy, panel)
     if stage.dot or stage.pack_b:
         return True
-    return words is None and (b is OperandB.PLAIN or stage.swap)
+    return words is None and (b is OperandB.PLAIN or stage.swap or stage.held)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Stage:
     dot: bool = False
     """The dot family: no outer products, vectors run along k; its sums have another order than those of all others."""
     held: bool = False
-    """The held family: a vector of all that B has of a step of k stays in registers while rows of A stream past."""
+    """The held family: a vector of all that B has of a step of k stays in registers while rows of A stream past. Of
+    float32 it has a transposed B pass a load stage first, without `pack_b`."""
     streamed: bool = False
     """The streamed family: whole rows of B stream past a few rows of C, as many at a time as hardware follows."""
 

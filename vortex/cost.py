@@ -38,7 +38,7 @@ from vortex.families import (
     streamed_rows,
     streamed_serves,
 )
-from vortex.loads import conflicting, loading_a, loading_b, packing, reloading
+from vortex.loads import conflicting, loading_a, loading_b, loads_b, packing, reloading
 from vortex.problem import Problem, Strategies
 from vortex.rates import LEAST_RUN, Rates
 from vortex.stores import contending, storing
@@ -116,7 +116,7 @@ def accepted(ops: Arithmetic, s: Strategies, p: Problem, o: Oriented) -> Value:
     """1 where a strategy takes this kind of operands, else 0."""
     packed = o.transposed * s.transposed * (1.0 - s.swap * p.prepacked) + o.prepacked * s.prepacked
     kind = o.plain * s.plain + packed
-    return kind * held_serves(ops, s, o.k, o.a_is_col) * streamed_serves(ops, s, o.m, o.k, o.a_is_col, o.prepacked)
+    return kind * held_serves(ops, s, o) * streamed_serves(ops, s, o.m, o.k, o.a_is_col, o.prepacked)
 
 
 def waves_of(ops: Arithmetic, p: Problem) -> Value:
@@ -179,7 +179,7 @@ def predict_outer(ops: MeasuredArithmetic, rates: Rates, s: Strategies, p: Probl
     stream = moved * supply.byte
     # Rows of C that are one whole vector follow each other line by line.
     scattered = ops.where(ops.most(t.columns - rates.lanes, rates.lanes - t.columns) <= 0.5, 0.0, c.bytes)
-    held_copying = s.pack_b * (1.0 - o.prepacked) * copying
+    held_copying = loads_b(ops, s, o) * (1.0 - o.prepacked) * copying
     late = (1.0 - past) * (held_late(ops, rates, t, bytes_a, scattered) / rates.line_bytes)
     waits = late * supply.wait + HELD_STREWN * c.strewn
     task = ops.where(s.held > 0.5, held_rows(ops, rates, s, t, o, stream, waits) + held_copying, task)

@@ -249,9 +249,11 @@ def held_past(ops: Arithmetic, rates: Rates, t: Task, past: Value) -> Value:
     return ops.where(ops.most(t.steps - 1.5, t.columns - rates.lanes - 0.5) > 0.0, 0.0, lines * past)
 
 
-def held_serves(ops: Arithmetic, s: Strategies, k: Value, a_is_col: Value) -> Value:
-    """0 for the held family where it cannot serve: k not contiguous in A, or many steps of it."""
-    return ops.where(s.held * k <= HELD_STEPS * s.tile_k, 1.0 - s.held * a_is_col, 0.0)
+def held_serves(ops: Arithmetic, s: Strategies, o: Oriented) -> Value:
+    """0 for the held family where it does not serve: k not contiguous in A, or many steps of it; more than one by a
+    transposed B, which was tried with no more (Zen 4)."""
+    steps = HELD_STEPS - (HELD_STEPS - 1.0) * o.transposed
+    return ops.where(s.held * o.k <= steps * s.tile_k, 1.0 - s.held * o.a_is_col, 0.0)
 
 
 def streamed_rows(

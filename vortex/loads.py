@@ -97,6 +97,11 @@ def block_b(ops: Arithmetic, rates: Rates, s: Strategies, t: Task) -> Value:
     return rates.bytes_b * t.depth * ops.least(t.columns, s.tile_n)
 
 
+def loads_b(ops: Arithmetic, s: Strategies, o: Oriented) -> Value:
+    """1 where a B that is not packed passes a load stage: of the held family a transposed one does, if no other."""
+    return ops.most(s.pack_b, s.held * o.transposed)
+
+
 def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, supply: Supply) -> Value:
     """T_load(CacheBuffer): seconds in which operands are copied or transposed into it."""
     copied = ops.where(o.transposed > 0.5, rates.transpose, rates.copy)
@@ -114,7 +119,7 @@ def packing(ops: Arithmetic, rates: Rates, s: Strategies, o: Oriented, t: Task, 
     keeping = t.keeps * t.bands * o.k * (t.full * s.width) * (KEPT_ROW * rates.copy)
     return (
         keeping
-        + s.pack_b * (o.k * t.columns * (filling + leaving) + visits + staged)
+        + loads_b(ops, s, o) * (o.k * t.columns * (filling + leaving) + visits + staged)
         + s.pack_a * t.rows * o.k * often_a * (rates.copy + FLOAT * (supply.byte + rates.l2_byte))
     )
 

@@ -45,7 +45,7 @@ class NumpyArithmetic(ArrayArithmetic):
 def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: WordFormat | None = None) -> Strategies:
     """The strategies as float32 columns; `panel` is the declared width of a packed operand, in elements.
 
-    Of `words`, a B that is not packed passes a load stage.
+    Of `words`, a B that is not packed passes a load stage; of the held family, a transposed one.
     """
 
     def column(values: list[float]) -> Array:
@@ -73,7 +73,7 @@ def columns_of(strategies: Sequence[Strategy], lanes: int, panel: int, words: Wo
         held=column([g.held for g in stage]),
         streamed=column([g.streamed for g in stage]),
         plain=column([float(not g.dot and (words is None or g.pack_b)) for g in stage]),
-        transposed=column([float(g.pack_b) for g in stage]),
+        transposed=column([float(g.pack_b or g.held) for g in stage]),
         prepacked=column([float(reads_panels(s, panel)) for s in strategies]),
     )
 

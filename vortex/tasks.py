@@ -125,7 +125,7 @@ def task_of(ops: Arithmetic, rates: Rates, s: Strategies, p: Problem, o: Oriente
     full = ops.name("full", ops.floor(columns * s.per_width + EPSILON))
     rest = ops.name("rest", ops.ceil((columns - full * s.width) * (s.vectors * s.per_width) - EPSILON))
     tiles = ops.name("tiles", ops.most(ops.ceil(rows / tallest(ops, rates, s, full, rest) - EPSILON), 1.0))
-    loose = ops.name("loose", (1.0 - o.prepacked) * (1.0 - s.pack_b))
+    loose = ops.name("loose", (1.0 - o.prepacked - o.transposed) * (1.0 - s.pack_b))
     loose_a = ops.name("loose_a", o.a_is_col * (1.0 - s.pack_a))
     spacing = ops.name("loose_spacing", ops.most(loose * o.spacing_b, loose_a * o.spacing_a))
     crowds = ops.name("crowds", ops.where(spacing > rates.crowded_span - 0.5, 1.0, 0.0))

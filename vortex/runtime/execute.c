@@ -51,7 +51,8 @@ static int make_room(const vx_outer *work, const block *at, int64_t tile_floats,
   const vx_strategy *s = work->strategy;
   int64_t a_floats = s->pack_a ? rounded((at->tile_m + vx_lanes) * (work->tile_k + vx_lanes), 16) : 0;
   int64_t kept = vx_keeps_panels(&work->call, s, at->m, at->end - at->column) ? work->tile_k * s->vectors * vx_lanes : 0;
-  int64_t packed = a_floats + kept + (s->pack_b ? (work->tile_k + 1) * at->tile_n : 0), floats = packed + tile_floats + row_floats;
+  int64_t turned = s->held && work->call.transpose_b ? vx_held_turned_floats(at->end - at->column, at->part.depth) : 0;
+  int64_t packed = a_floats + kept + turned + (s->pack_b ? (work->tile_k + 1) * at->tile_n : 0), floats = packed + tile_floats + row_floats;
   *out = (room){.a_floats = a_floats};
   if (floats == 0) return 0;
   if (!(out->packed = vx_scratch((size_t)floats * sizeof(float)))) return 1;
@@ -175,7 +176,7 @@ void vx_make_outer(vx_outer *work, const vx_call *call, const vx_plan *plan) {
   int64_t width = s->vectors * vx_lanes;
   int64_t column_units = quotient_up(work->call.n, width);
   work->rows_per_task = quotient_up(work->call.m, plan->grid_m);
-  work->nest = s->held       ? vx_held_nest
+  work->nest = s->held       ? call->transpose_b ? vx_held_turning_nest : vx_held_nest
                : s->streamed ? vx_streamed_nest
                              : vx_nests[work->call.transpose_a][s->rows_first][s->pack_a][s->pack_b ? 1 + work->call.transpose_b : 0];
   if (vx_passes_abreast(&work->call, s, work->rows_per_task)) work->nest = vx_abreast_nest;

@@ -3,6 +3,12 @@
  * begin with a line for zero points, which products of floating point have none of. */
 #include "vortex_runtime.h"
 
+#if !VX_WORDS
+#define LINE 16
+/* Columns of a transposed B that are turned over at a time: with all of a k that is short they stay in L2 while rows pass. */
+#define TURNED 1024
+#endif
+
 /* The narrowest kernel that has room for so many columns. */
 static int width_of(int64_t columns) {
   int width = 0;
@@ -43,3 +49,27 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
   }
   return 0;
 }
+
+#if !VX_WORDS
+/* From one step of k to the next of so many columns of a transposed B that were turned over. */
+static int64_t turned_stride(int64_t columns) { return rounded(smaller(columns, TURNED), LINE) + LINE; }
+
+int64_t vx_held_turned_floats(int64_t columns, int64_t k) { return turned_stride(columns) * k; }
+
+int32_t vx_held_turning_nest(const float *a, const float *b, float *c, float *scratch_a, float *scratch_b, int64_t m, int64_t first,
+                             int64_t end, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, int64_t panel, int64_t panel_stride,
+                             int64_t tile_m, int64_t tile_n, int64_t tile_k, int64_t rows, int64_t vectors, int32_t how,
+                             const vx_store *store, int32_t finish) {
+  (void)panel, (void)panel_stride;
+  int64_t stride = turned_stride(end - first);
+  for (int64_t j = first; j < end; j += TURNED) {
+    int64_t stop = smaller(j + TURNED, end);
+    vortex_transpose(b + j * ldb, scratch_b, k, stop - j, ldb, stride);
+    /* Sums of one tile lie at its beginning, whatever columns they are of. */
+    float *to = finish == VX_STORE_ONE_TILE ? c - (j - first) : c;
+    vx_held_nest(a, scratch_b - j, to, scratch_a, scratch_b, m, j, stop, k, lda, stride, ldc, stop, 0, tile_m, tile_n, tile_k, rows, vectors,
+                 how, store, finish);
+  }
+  return 0;
+}
+#endif

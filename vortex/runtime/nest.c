@@ -132,7 +132,7 @@ static int64_t loose_depth(int64_t depth, int64_t columns, int64_t stride, int o
 /* As the cost has it. */
 int64_t vx_tile_depth(const vx_strategy *s, const vx_call *call, int64_t rows) {
   int64_t depth = s->tile_k;
-  int loose_b = !s->pack_b && !call->packed, loose_a = !s->pack_a && call->transpose_a;
+  int loose_b = !s->pack_b && !call->packed && !call->transpose_b, loose_a = !s->pack_a && call->transpose_a;
   int once = (loose_b || loose_a) && rows <= tile_rows(s, call->n);
   if (vx_keeps_panels(call, s, rows, call->n)) return larger(smaller(depth, kept_depth(s)), 1);
   if (loose_b) depth = loose_depth(depth, call->n, call->ldb, once);

@@ -182,7 +182,7 @@ int vx_serves(const vx_call *call, int64_t strategy) {
   if (strategy < 0 || strategy >= vx_strategy_count) return 0;
   const vx_strategy *s = &vx_strategies[strategy];
   if (s->dot) return vx_dot_serves(call);
-  if (s->held) return !call->transpose_a && (VX_WORDS || !call->transpose_b);
+  if (s->held) return !call->transpose_a;
   int has_rows = !call->packed || (vx_panel == LINE_FLOATS && call->m <= vx_panels_rows);
   if (s->streamed) return !call->transpose_a && !call->transpose_b && has_rows && call->k > s->tile_k;
   if (call->packed && (s->pack_b || vx_panel != s->vectors * vx_lanes)) return 0;

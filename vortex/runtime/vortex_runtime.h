@@ -225,7 +225,9 @@ typedef int32_t (*vx_finish)(const float *a, const float *b, void *out, int64_t 
                              int64_t stride1, const void *x2, int64_t stride2, const void *x3, int64_t stride3);
 extern const vx_finish vx_finish_tiles[VX_FINISH_MOST][VX_FINISH_MOST];
 extern const int32_t vx_finishes; /* whether there are any */
-vx_nest_function vx_held_nest;
+vx_nest_function vx_held_nest, vx_held_turning_nest;
+/* What the second one, of a transposed B, needs as `scratch_b`: all of k of the columns that are turned over at a time. */
+int64_t vx_held_turned_floats(int64_t columns, int64_t k);
 
 /* The kernels of the streamed family, for a B from memory and a nearer one, by rows, 0 where there is none; and streamed.c's nest around
  * them. */
