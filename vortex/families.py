@@ -251,8 +251,8 @@ def held_past(ops: Arithmetic, rates: Rates, t: Task, past: Value) -> Value:
 
 def held_serves(ops: Arithmetic, s: Strategies, o: Oriented) -> Value:
     """0 for the held family where it does not serve: k not contiguous in A, or many steps of it; more than one by a
-    transposed B, which was tried with no more (Zen 4)."""
-    steps = HELD_STEPS - (HELD_STEPS - 1.0) * o.transposed
+    transposed B of float32, which was tried with no more (Zen 4)."""
+    steps = HELD_STEPS - (HELD_STEPS - 1.0) * (o.transposed * (1.0 - s.pack_b))
     return ops.where(s.held * o.k <= steps * s.tile_k, 1.0 - s.held * o.a_is_col, 0.0)
 
 
