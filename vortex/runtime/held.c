@@ -1,13 +1,7 @@
 /* L1 of the held family: some rows past all vectors of B, one after the other, then the next rows. Where the chain is
  * short the store stage is in the kernel of the last step. Of words k and strides of A are in elements, steps of k in words; panels of B
  * begin with a line for zero points, which products of floating point have none of. */
-#include "vortex_runtime.h"
-
-#if !VX_WORDS
-#define LINE 16
-/* Columns of a transposed B that are turned over at a time: with all of a k that is short they stay in L2 while rows pass. */
-#define TURNED 1024
-#endif
+#include "streams.h"
 
 /* The narrowest kernel that has room for so many columns. */
 static int width_of(int64_t columns) {
@@ -51,8 +45,11 @@ int32_t vx_held_nest(const float *a, const float *b, float *c, float *scratch_a,
 }
 
 #if !VX_WORDS
+/* Columns of a transposed B that are turned over at a time: with all of a k that is short they stay in L2 while rows pass. */
+#define TURNED 1024
+
 /* From one step of k to the next of so many columns of a transposed B that were turned over. */
-static int64_t turned_stride(int64_t columns) { return rounded(smaller(columns, TURNED), LINE) + LINE; }
+static int64_t turned_stride(int64_t columns) { return rounded(smaller(columns, TURNED), LINE_FLOATS) + LINE_FLOATS; }
 
 int64_t vx_held_turned_floats(int64_t columns, int64_t k) { return turned_stride(columns) * k; }
 
