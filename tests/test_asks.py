@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -97,3 +98,22 @@ def test_lines_come_into_l2_where_a_call_says_so() -> None:
     assert told in nest(LoadStage("row", True, False, "none"), 16, Store()).script()
     assert told in held_kernel(4, 23, 16).script()
     assert told not in held_kernel(4, 23, 8).script()
+
+
+@pytest.mark.parametrize("pack_b", ["none", "copy", "transpose"])
+@pytest.mark.parametrize("rows_first", [True, False])
+def test_tiles_ask_for_what_comes_next_of_a_far_c(rows_first: bool, pack_b: str) -> None:
+    """Where a call says that it is: of sums, or of what they are stored to where micro-kernels finish them."""
+    from vortex.codegen.cpu_ahead import ASK_STORED_SYMBOL, ASK_SYMBOL
+    from vortex.codegen.cpu_nest import LoadStage, nest
+    from vortex.codegen.cpu_tile import FAR_C
+
+    lines = nest(LoadStage("row", rows_first, False, pack_b), 16, Store()).script().splitlines()
+    (far,) = (line for line in lines if line.strip().startswith("far: "))
+    assert f"how & {FAR_C} != 0" in far
+    (at,) = (i for i, line in enumerate(lines) if line.strip() == "if in_runs == 0 and far:")
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    body = list(takewhile(lambda line: len(line) - len(line.lstrip()) > depth, lines[at + 1 :]))
+    asked = [line for line in body if "call_extern" in line]
+    assert all(f'"{symbol}"' in line for line, symbol in zip(asked, (ASK_STORED_SYMBOL, ASK_SYMBOL), strict=True))
+    assert "i0 + below, beside" in asked[0] and "C[(i0 + below) * ldc + beside" in asked[1]

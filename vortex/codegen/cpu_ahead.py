@@ -4,10 +4,10 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_tile import AWAY, INTO_L2, LEADS, LINE, OWNS, fetch_dense
+from vortex.codegen.cpu_tile import AWAY, FAR_C, INTO_L2, LEADS, LINE, OWNS, fetch_dense
 from vortex.rates import FETCHED_AHEAD, FETCHED_TILE, MISSES
 
-ASK_SYMBOL = "vortex_ask"
+ASK_SYMBOL, ASK_STORED_SYMBOL = "vortex_ask", "vortex_ask_stored"
 """Of `runtime/ahead.c`."""
 FAR, LONG = T.int64(1 << 18), T.int64(64)
 """Elements of what a nest walks over of A, in so many steps of k, or of a C that is added to, from which on tiles ask
@@ -24,7 +24,7 @@ WAITED_FOR = int(MISSES) * LINE
 @T.inline
 def ask(first: Any, rows: Any, columns: Any, stride: Any, near: Any) -> None:
     """Ask for `rows` x `columns` elements: into L1 if `near`, else L2."""
-    T.evaluate(T.call_extern("int32", ASK_SYMBOL, first, rows, columns, stride, T.int32(near)))
+    T.evaluate(T.call_extern("int32", ASK_SYMBOL, first, rows, columns, stride, T.Cast("int32", near)))
 
 
 @T.inline
@@ -48,13 +48,31 @@ def own_next(C: Any, place: Any, count: Any, part: Any, panel: Any, how: Any, cr
 
 @T.inline
 def ask_for_next(
-    C: Any, i0: Any, i: Any, height: Any, j0: Any, j: Any, width: Any, goes_on: Any, rows_first: Any, ldc: Any
+    C: Any,
+    i0: Any,
+    i: Any,
+    height: Any,
+    j0: Any,
+    j: Any,
+    width: Any,
+    goes_on: Any,
+    rows_first: Any,
+    ldc: Any,
+    how: Any,
+    store: Any,
+    finish: Any,
 ) -> None:
-    """C of the tile after the one at (i0 + i, j): of this band or panel if it `goes_on`, or the first of the next."""
+    """C of the tile after the one at (i0 + i, j): of this band or panel if it `goes_on`, or the first of the next; of
+    what sums are stored to, where micro-kernels finish them."""
     down: T.let[T.bool] = T.Not(goes_on) if rows_first else goes_on
     below: T.let[T.int64] = T.Select(down, i + height, i if rows_first else T.int64(0))
     beside: T.let[T.int64] = T.Select(down, j0 if rows_first else j, j + width)
-    ask(T.address_of(C[(i0 + below) * ldc + beside]), height, width, ldc, 1)
+    near: T.let[T.bool] = T.bitwise_and(how, INTO_L2) == 0
+    if finish == 2:
+        into: T.let[T.int32] = T.Cast("int32", near)
+        T.evaluate(T.call_extern("int32", ASK_STORED_SYMBOL, store, i0 + below, beside, height, width, into))
+    else:
+        ask(T.address_of(C[(i0 + below) * ldc + beside]), height, width, ldc, near)
 
 
 def leads(how: Any) -> Any:
@@ -72,6 +90,25 @@ def away(how: Any) -> Any:
     return T.bitwise_and(how, AWAY) != 0
 
 
-def adds_far(begun: Any, panels: Any, m: Any, columns: Any) -> Any:
+def wants_next(
+    how: Any, begun: Any, reads: Any, walked: Any, owning: Any, panels: Any, outputs: Any, walks: bool, rows_first: bool
+) -> Any:
+    """Whether tiles ask for C of the next one: of a nest that `walks` where a far part of A is `walked` over, or sums
+    are added to so many `outputs` of several panels that these are far; of any where `how` says that all of C is,
+    unless it is `owning` the rows that come."""
+    anywhere = T.And(T.And(reads, T.bitwise_and(how, FAR_C) != 0), T.Not(owning))
+    if not walks:
+        return anywhere
+    sums = T.Or(adds_far(begun, panels, outputs), T.And(reads, walked))
+    # Outermost row tiles that own the rows of C that follow have asked for those of the next one.
+    return T.Or(anywhere, T.And(T.Not(owning), sums) if rows_first else sums)
+
+
+def walks_far(panels: Any, m: Any, depth: Any) -> Any:
+    """Whether L2 has no room for the A that several panels are made of, in steps of k that are not few."""
+    return T.And(panels > 1, T.And(depth >= LONG, m * depth >= FAR))
+
+
+def adds_far(begun: Any, panels: Any, outputs: Any) -> Any:
     """Whether sums of so many panels are added to a C that L2 has no room for."""
-    return T.And(panels > 1, T.And(begun != 0, m * columns >= FAR))
+    return T.And(panels > 1, T.And(begun != 0, outputs >= FAR))

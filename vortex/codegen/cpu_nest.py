@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from vortex.codegen.cpu_ahead import AHEAD, FAR, LONG, SHORT, adds_far, ask, ask_for_next, away, leads, own_next, owns
+from vortex.codegen.cpu_ahead import AHEAD, SHORT, ask, ask_for_next, away, leads, own_next, owns, walks_far, wants_next
 from vortex.codegen.cpu_call import tile_called
 from vortex.codegen.cpu_load import COPY_SYMBOL
 from vortex.codegen.cpu_pack import copy_b, copy_rows, either, place_of_b, transpose_b
@@ -67,8 +67,9 @@ def nest(
     lies away from L2. Beside panels that stay, each whole one asks for its share of the A that is AHEAD of the next row
     tile. Where a FAR part of A is walked over, a tile asks for C of the next one, where sums begin or end there, and of
     outermost row tiles for its share of the next one's rows of A, also if C goes past the caches. C that is added to is
-    asked for if it is FAR. Of short rows of C that follow each other a tile of a first panel asks to own those AHEAD,
-    or each of outermost ones, if these are a CROWD or with AVX2, its share; outermost ones do not ask for them again.
+    asked for if it is FAR, any if `how` says that it is. Of short rows of C that follow each other a tile of a first
+    panel asks to own those AHEAD, or each of outermost ones, if these are a CROWD or with AVX2, its share; outermost
+    ones do not ask for them again.
     LEAST_RUN tiles and more that lie alike are one run, which the second copy of the loops goes over.
     If `how` has room for it, the first of KEPT_TILES or more row tiles of a whole panel of a B that lies as it is keeps
     it in the scratch of B for the others. `copy_a` packs A; `keeping`: the library has micro-kernels that keep B.
@@ -184,12 +185,9 @@ def nest(
                     sharing: T.let[T.int64] = T.Select(panels > 1, T.int64(1), tiles) if asks_all else tiles
                     asked: T.let[T.int64] = T.truncdiv(kb, sharing)
                     reads: T.let[T.bool] = T.Or(begun != 0, ended == 0)
-                    many: T.let[T.bool] = T.And(panels > 1, T.And(kb >= LONG, m * kb >= FAR))
-                    adds: T.let[T.bool] = adds_far(begun, panels, m, nb)
+                    many: T.let[T.bool] = walks_far(panels, m, kb)
                     owning: T.let[T.bool] = T.And(T.And(owns(how), ended == 0), T.And(ldc == nb, nb <= SHORT))
-                    # Outermost row tiles that own the rows of C that follow have asked for those of the next one.
-                    unasked: T.let[T.bool] = T.Not(owning) if rows_first else T.bool(True)
-                    far: T.let[T.bool] = T.And(unasked, T.Or(adds, T.And(reads, many))) if walks else T.bool(False)
+                    far: T.let[T.bool] = wants_next(how, begun, reads, many, owning, panels, m * nb, walks, rows_first)
                     # After the last panel comes the next step of k, or the first panel of what is beside this block.
                     leaves: T.let[T.bool] = T.And(p0 + kb >= k, T.And(i0 + tile_m >= m, j0 + nb < end))
                     down_k: T.let[T.int64] = T.Select(p0 + kb < k, kb, T.Select(leaves, -p0, T.int64(0)))
@@ -254,13 +252,15 @@ def nest(
                                 )
                                 if in_runs == 0 and far:
                                     goes_on: T.let[T.bool] = y + 1 < inner
-                                    ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
+                                    ask_for_next(
+                                        C, i0, i, height, j0, j, width, goes_on, rows_first, ldc, how, store, finish
+                                    )
                                 if reads_a:  # noqa: SIM102
                                     if in_runs == 0 and many and not passing and not trusts:
                                         next_a: T.let[T.int64] = (
                                             corner + (i + height) * step + T.truncdiv(t * kb, panels)
                                         )
-                                        ask(T.address_of(A[next_a]), height, T.truncdiv(kb, panels), step, 0)
+                                        ask(T.address_of(A[next_a]), height, T.truncdiv(kb, panels), step, False)
                                 left: T.let[T.int64] = (0 if pack_a else corner) + (i if is_col else i * step)
                                 right: T.let[T.int64] = t * stride if pack_b else origin
                                 further: T.let[T.int64] = (

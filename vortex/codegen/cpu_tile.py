@@ -62,8 +62,8 @@ class Intrinsics:
     store: str
 
 
-ADDS, STREAMS, NEAR, QUIET, SHARES, TRUSTS, KEEPS, QUADS, FILLED, OWNS, LEADS, AWAY, PADDED, INTO_L2 = (
-    1 << bit for bit in range(14)
+ADDS, STREAMS, NEAR, QUIET, SHARES, TRUSTS, KEEPS, QUADS, FILLED, OWNS, LEADS, AWAY, PADDED, INTO_L2, FAR_C = (
+    1 << bit for bit in range(15)
 )
 """What a kernel does with its sums and a nest with what comes next, bit by bit: runtime/vortex_runtime.h."""
 STREAM_SYMBOL = "vortex_stream"

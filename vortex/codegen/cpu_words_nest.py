@@ -171,7 +171,7 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                     )
                     kept: T.let[T.int64] = tile_k + lanes
                     # Blocks of C that tiles of AMX add to are in L2.
-                    adds: T.let[T.bool] = T.bool(False) if tiled else adds_far(begun, panels, m, nb)
+                    adds: T.let[T.bool] = T.bool(False) if tiled else adds_far(begun, panels, m * nb)
                     # What was packed last is still there where it is all of A.
                     if load_a != "none" and T.Or(jo == 0, T.Or(mb < m, elements < k)):
                         T.evaluate(
@@ -208,7 +208,9 @@ def word_nest(stage: WordStage, lanes: int, words: WordFormat) -> tirx.PrimFunc:
                                     own_lines(C, (i0 + i) * ldc + j0 + AHEAD, height * nb, T.int32(0))
                             if adds:
                                 goes_on: T.let[T.bool] = y + 1 < (panels if rows_first else tiles)
-                                ask_for_next(C, i0, i, height, j0, j, width, goes_on, rows_first, ldc)
+                                ask_for_next(
+                                    C, i0, i, height, j0, j, width, goes_on, rows_first, ldc, T.int32(0), store, finish
+                                )
                             place: T.let[T.int64] = T.Select(finish == 2, first, (i0 + i) * ldc + j)
                             held: T.let[T.int64] = held_at(j, panel, panel_stride)
                             # The next panel is asked for under the tiles of this one, unless there is only one.

@@ -16,7 +16,7 @@
  * A loose one, whose rows are pages of their own, comes in time from within the outermost cache, if this much of it is enough. */
 #define NEAR_LEAST 3
 #define NEAR_LOOSE 2
-/* A C that held kernels ask for into L2 is near if the outermost cache has room for this many: in busy hours other guests leave it little. A Zen 4
+/* A C that is asked for into L2 is near if the outermost cache has room for this many: in busy hours other guests leave it little. A Zen 4
  * does 967x3694x2 in 0.38 to 0.53 ms so and in 1.1 to 1.2 unasked, 2500x999x4 in 0.51 and 1.4; in quiet ones 2000x999x4 takes 3 to 8 % longer. */
 #define LONG_LOOSE 4
 /* On a roomy core, a Zen 4, hardware that follows a packed B past one tile is quicker than what is asked for, however many rows there are and
@@ -46,6 +46,10 @@ static int stays_near(const vx_call *call, int64_t loose) { return !vx_overflows
  * so and 15.2 by L1, on two threads 7.6 and 9.4; by 14 x 32, whose rows lie in more lines than L1 waits for, as long. Neither other
  * cores nor words were tried. */
 static int asks_into_l2(const vx_call *call, const vx_strategy *s) { return vx_roomy && !VX_WORDS && (!s->held || 2 * call->n > 3 * vx_lanes); }
+
+/* Whether tiles ask for C of the next one, which is not near: 13107x320x64, C of 17 MB, takes 5.4 ms so by 14 x 32 on a Zen 4 and 7.0 to 7.5 unasked,
+ * 2000x2000x100 by a packed A 7.8 and 9.0. What is near takes up to a tenth longer so, with few steps of k. */
+static int asks_for_c(const vx_call *call, const vx_strategy *s) { return asks_into_l2(call, s) && !stays_near(call, LONG_LOOSE); }
 
 /* Whether L2 keeps A and B of a nest. Where pages are small nobody asks for them then: the processor does not foresee the turn of a loop that asks
  * now and then, and tiles go at 172 to 179 GFLOP/s so, on a Granite Rapids, at 179 to 184 otherwise. Nor does anybody for a packed block:
@@ -200,7 +204,8 @@ static void run_strip(const vx_outer *work, const vx_part *part, float *scratch,
   int near = s->held ? stays_near(call, into_l2 ? LONG_LOOSE : NEAR_LOOSE) : !follows && !itself && comes_in_time(call, at->m), trusts = vx_reach || itself;
   int owns = !vx_reach || !stays_near(call, NEAR_LOOSE), leads = !vx_reach || !keeps_all(call, at->m, part->depth);
   int32_t asks = (near ? VX_NEAR : 0) | (quiet ? VX_QUIET : 0) | (shares(call, s, at->m, tall) ? VX_SHARES : 0) | (trusts ? VX_TRUSTS : 0) |
-                 (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work, part, at) ? VX_AWAY : 0) | (into_l2 ? VX_INTO_L2 : 0);
+                 (owns ? VX_OWNS : 0) | (leads ? VX_LEADS : 0) | (lies_beyond(work, part, at) ? VX_AWAY : 0) | (into_l2 ? VX_INTO_L2 : 0) |
+                 (asks_for_c(call, s) ? VX_FAR_C : 0);
   int keeps = finish != VX_STORE_ONE_TILE && vx_keeps_panels(call, s, at->m, at->end - at->column); /* kernels that finish sums keep nothing */
   int32_t how = part->accumulate | (part->filled ? VX_FILLED : 0) | (at->streams ? VX_STREAMS : 0) | (keeps ? VX_KEEPS : 0) |
                 vx_padded(call, s) | vx_quads | asks;

@@ -69,8 +69,8 @@ typedef struct {
  * for what comes next (that of the held family asks for no line of C then), asks for nothing, has tiles of few rows share what is asked
  * for, trusts hardware to bring rows of A, has room to keep a panel of B, finds B packed where it would pack it, or (L0) loads four
  * elements of A at once; whether it asks for short rows of C before they are stored to, and for the next ones of A where they follow; and
- * whether the block of B that it packs is away, beyond L2. Whether rows of B end with whole vectors, of which some columns are none, and
- * whether C that is asked for comes into L2, not L1. */
+ * whether the block of B that it packs is away, beyond L2. Whether rows of B end with whole vectors, of which some columns are none; whether
+ * C that is asked for comes into L2, not L1; and whether it is far, so that tiles ask for that of the next one. */
 enum {
   VX_ADDS = 1,
   VX_STREAMS = 2,
@@ -85,7 +85,8 @@ enum {
   VX_LEADS = 1024,
   VX_AWAY = 2048,
   VX_PADDED = 4096,
-  VX_INTO_L2 = 8192
+  VX_INTO_L2 = 8192,
+  VX_FAR_C = 16384
 };
 extern const int32_t vx_quads; /* VX_QUADS where that is quicker, or 0 */
 /* What a step of k counts between two rows that a micro-kernel asks for: STEP of cpu_steps.py. */
@@ -348,6 +349,8 @@ int32_t vortex_transpose(const float *source, float *target, int64_t rows, int64
                          int64_t target_stride);
 /* ahead.c: for the lines of `rows` runs of `columns` floats, `stride` apart, which are to be read: into L1, or L2. */
 int32_t vortex_ask(const float *first, int64_t rows, int64_t columns, int64_t stride, int32_t is_near);
+/* The same of where sums go that a micro-kernel finishes, unless they go past the caches. */
+int32_t vortex_ask_stored(const vx_store *store, int64_t row, int64_t column, int64_t rows, int64_t columns, int32_t is_near);
 /* That of inputs of a convolution to which a prologue is done, as vortex_copy; its target may be its source. Or NULL. */
 typedef int32_t (*vx_load)(const float *source, float *target, int64_t rows, int64_t columns, int64_t source_stride, int64_t target_stride);
 extern const vx_load vx_conv_begin;
