@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from eval import machine
@@ -49,6 +50,14 @@ def rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text}: at least 2, one to choose the best and one to score it")
     return int(text)
+
+
+def lines_file(text: str) -> Path:
+    """The type of an option: a file of result lines, beside which a report of the same name is written."""
+    path = Path(text)
+    if path.suffix != ".jsonl":
+        raise argparse.ArgumentTypeError(f"{text}: expected FILE.jsonl; the report is written beside it")
+    return path
 
 
 def opened(library: str | None, threads: int, allow_busy: bool, operator: Any = "gemm") -> Any:

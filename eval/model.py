@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval import machine, plans, races, records, replay
-from eval.commands import command, ended, opened, rounds
+from eval.commands import command, ended, lines_file, opened, rounds
 from eval.compare import markdown
 from eval.records import Line
 from eval.stats import bootstrap, rank_correlation, weighted_mean
@@ -138,6 +138,7 @@ def summary(lines: Sequence[Line], profiled: float) -> str:
     texts = [
         "Median absolute errors of `predict`, medians of rank correlations; in brackets how many shapes.",
         markdown(head, rows),
+        *races.unsteady(lines),
     ]
     terms = ("term", "share of the prediction", "error charged", "signed (+: too slow)", "factor that fits best")
     texts += ["Terms, over all plans within 3 times the best:", markdown(terms, term_rows(lines, profiled))]
@@ -201,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--minutes", type=float, default=10.0, help="begin no shape after this long; repeat to go on")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")
     top.add_argument(
-        "--out", type=Path, default=Path("results/model.jsonl"), help="lines are added; done ones are kept"
+        "--out", type=lines_file, default=Path("results/model.jsonl"), help="lines are added; done ones are kept"
     )
     top.add_argument("--record", type=Path, metavar="FILE", help="write the races for `eval.replay`")
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
@@ -231,7 +232,12 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
         if time.monotonic() > end:
             print(f"out of time after {number - 1} of {len(cases)}; the same command goes on", file=sys.stderr)
             break
-        line = races.race(gemm, case, options.threads, packed, options.rounds) | about | {"layout": layout}
+        try:
+            line = races.race(gemm, case, options.threads, packed, options.rounds, allow_busy=options.allow_busy)
+        except machine.BusyError as error:
+            print(f"left for another time: {error}", file=sys.stderr)
+            continue
+        line |= about | {"layout": layout}
         records.append(options.out, [line])
         done[asked[-1]] = line
         print(f"[{number}/{len(cases)}] {case} {layout}: {races.share(line):.3f}", file=sys.stderr)

@@ -22,7 +22,7 @@ from typing import Any
 from eval import machine, races, records
 from eval.alternate import Effort, Run, measure
 from eval.bench import start_workers
-from eval.commands import command, ended, opened, rounds
+from eval.commands import command, ended, lines_file, opened, rounds
 from eval.compare import markdown
 from eval.process import WorkerProcess
 from eval.records import Line
@@ -114,7 +114,7 @@ def summary(lines: Sequence[Line]) -> str:
         first = here[0]
         head = ("performance relative to", "shapes", "geometric mean", "median", "worst twentieth from", "worst")
         title = f"### {part}, {'packed' if first['packed'] else 'transposed' if first['trans_b'] else 'plain'} B"
-        texts += [f"{title}, {first['threads']} thread(s)", markdown(head, rows)]
+        texts += [f"{title}, {first['threads']} thread(s)", markdown(head, rows), *races.unsteady(here)]
     worst = sorted(lines, key=races.share)[: max(3, len(lines) // 25)]
     rows = [
         [
@@ -152,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--minutes", type=float, default=15.0, help="begin no shape after this long; repeat to go on")
     top.add_argument("--library", help="a saved library instead of vortex.compile()")
     top.add_argument(
-        "--out", type=Path, default=Path("results/regret.jsonl"), help="lines are added; done ones are kept"
+        "--out", type=lines_file, default=Path("results/regret.jsonl"), help="lines are added; done ones are kept"
     )
     top.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too")
     return top
@@ -181,7 +181,11 @@ def measured(gemm: Any, options: argparse.Namespace) -> list[Line]:
             if time.monotonic() > end:
                 print(f"out of time: {len(left) - number + 1} shapes left; the same command goes on", file=sys.stderr)
                 break
-            line = races.race(gemm, case, options.threads, packed, options.rounds)
+            try:
+                line = races.race(gemm, case, options.threads, packed, options.rounds, allow_busy=options.allow_busy)
+            except machine.BusyError as error:
+                print(f"left for another time: {error}", file=sys.stderr)
+                continue
             line |= sample | about | {"systems": against(case, workers, EFFORT, run) if workers else {}}
             records.append(options.out, [line])
             done[key(line)] = line

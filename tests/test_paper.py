@@ -553,7 +553,7 @@ class TestAccuracy:
                 for label, seconds in (("chosen", 2.0), ("other", odd))
             ]
             case = asdict(Case("s", name, 100, 200, 300)) | {"flops": 12_000_000, "threads": 1, "layout": "plain"}
-            return case | {"chosen": "chosen", "plans": plans, "peak": 1e9, "profiled": 2e9}
+            return case | {"chosen": "chosen", "plans": plans, "outside": [0.0, 0.0], "peak": 1e9, "profiled": 2e9}
 
         page = accuracy.fit([measured(1, str(at), [row(str(at), odd)]) for at, odd in enumerate((1.5, 2.5))])
         assert "| all | 2 | 0.0% (2) |" in page.blocks[1]
@@ -572,7 +572,7 @@ class TestAccuracy:
             plans = [{"label": label, "even": 1.0, "odd": 1.0} for label in ("chosen", "other")]
             case = asdict(Case("regret", name, 10, 20, 30)) | {"threads": 1, "packed": False, "part": "domain"}
             systems = {"vortex": 1.0, "mkl": theirs, "onednn": None}
-            return case | {"weight": 1.0, "chosen": "chosen", "plans": plans, "systems": systems}
+            return case | {"outside": [0.0, 0.0], "weight": 1.0, "chosen": "chosen", "plans": plans, "systems": systems}
 
         page = accuracy.regrets([measured(1, str(at), [row(str(at), x)]) for at, x in enumerate((0.8, 0.6, 1.5))])
         assert page.blocks[0] == "### domain, plain B, 1 thread(s)"

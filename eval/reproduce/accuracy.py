@@ -52,7 +52,7 @@ def open_races(options: Options, stack: ExitStack) -> Measure:
     profiled = replay.profiled_peak({"profile": gemm.manifest.profile, "lanes": gemm.manifest.lanes})
 
     def one(at: Raced) -> list[Line]:
-        line = races.race(gemm, at.case, options.threads, at.packed, rounds)
+        line = races.race(gemm, at.case, options.threads, at.packed, rounds, allow_busy=options.allow_busy)
         return [line | {"layout": races.layout_of(at.case, at.packed), "profiled": profiled}]
 
     return lambda case: undisturbed(lambda: one(case), options)
@@ -116,7 +116,7 @@ def open_places(options: Options, stack: ExitStack) -> Measure:
     run = Run(options.threads, options.seed, limits, {}, options.allow_busy)
 
     def one(case: Case, sample: Line) -> list[Line]:
-        line = races.race(gemm, case, options.threads, False, given.rounds)
+        line = races.race(gemm, case, options.threads, False, given.rounds, allow_busy=options.allow_busy)
         best = min(line["plans"], key=lambda entry: float(entry["even"]))
         line["plans"] = [races.chosen_of(line), *([] if best["label"] == line["chosen"] else [best])]
         return [line | sample | {"systems": regret.against(case, workers, regret.EFFORT, run)}]
