@@ -806,7 +806,7 @@ def test_where_panels_are_outermost_each_takes_a_moment_to_begin(name):
 def test_pieces_of_a_plain_b_from_beyond_l2_come_at_most_so_fast(monkeypatch):
     """As they lie, however fast the outermost cache is; not those of a B that L2 holds, nor of a packed one."""
     one = priced("epyc-zen5")
-    fast = replace(one, rates=replace(one.rates, l3_byte=1e-13, l3_byte_shared=1e-13))
+    fast = replace(one, rates=replace(one.rates, l3_byte=1e-13, l3_byte_shared=1e-13, loose_line=0.0))
     tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.swap or s.stage.pack_b)]
     far, near = shape(1, 1000, 1000), shape(1, 100, 500)
     packed = replace(far, b=OperandB.PACKED)
@@ -819,6 +819,28 @@ def test_pieces_of_a_plain_b_from_beyond_l2_come_at_most_so_fast(monkeypatch):
     (unbound, *others) = seen()
     assert tiles and (pieces > 1.2 * unbound).sum() > 0.9 * len(tiles) and (pieces >= unbound).all()
     assert held == pytest.approx(others[0], rel=0.02) and (whole == others[1]).all()
+
+
+def test_pieces_of_a_plain_b_come_from_l2_at_most_so_fast():
+    """Three rows of A do not hide it, fourteen nearly do; more of pieces that begin within lines, nothing where a
+    panel is all of a row, L1 holds everything, or B is packed. A Zen 4 was not asked."""
+    one = priced("epyc-zen5")
+    one = replace(one, rates=replace(one.rates, split=0.0))  # vectors across lines are arithmetic that hides it
+    without = replace(one, rates=replace(one.rates, loose_line=0.0))
+    tiles = [i for i, s in enumerate(one.strategies) if s.stage.tiled and not (s.stage.swap or s.stage.pack_b)]
+    thin = [i for i in tiles if one.strategies[i].l0.n == 32]
+
+    def added(at: Shape) -> np.ndarray:
+        return np.subtract(*(np.asarray(by.costs(at, ONE_TASK, 1).exposed_b) for by in (one, without)))
+
+    few, torn = added(Shape(3, 448, 300)), added(Shape(3, 442, 300))
+    compute = np.asarray(one.costs(Shape(3, 448, 300), ONE_TASK, 1).compute)
+    assert thin and (few[thin] > 0.08 * compute[thin]).all() and (torn[thin] > 1.2 * few[thin]).all()
+    tall = np.asarray(one.costs(Shape(14, 448, 300), ONE_TASK, 1).compute)
+    assert (added(Shape(14, 448, 300))[thin] < 0.07 * tall[thin]).all()
+    for at in (Shape(3, 32, 900), Shape(3, 64, 64), Shape(3, 448, 300, OperandB.PACKED)):
+        assert not added(at)[thin].any()
+    assert priced("epyc-zen4").rates.loose_line == 0.0
 
 
 def test_a_job_is_priced_by_where_the_cores_are():

@@ -252,6 +252,11 @@ class Effects:
     a Zen 5 that read halves of the same rows get less than two that read rows of their own, however long the pieces are
     (1 to 4 rows by 256 to 16000 columns and a k of 500 to 9000, out of L3 and memory: 0.07 to 0.4, in the median
     0.17; 1 x 1024 x 1000 31 us so and 24 by halves of k, 4 x 4096 x 4096 1.32 ms and 1.11)."""
+    loose_line_cycles: float = 1.9
+    """Cycles in which a line of a plain B comes from L2 at the soonest where a panel has part of its rows: hardware
+    does not always follow pieces of rows. A Zen 5 does 3 x 448 x 300 by 14 x 32 in 5.0 us or in 7.4, by 3 x 128 in 4.8
+    or 5.7, for hundreds of calls of one loop at a time, where row by row it takes 4.7; this is between the two. Other
+    cores were not asked."""
     finish_cycles: float = 3.0
     """Cycles in which a store stage apart from the micro-kernels takes a vector of sums: it reads, converts and stores
     (Zen 5, bfloat16: 1.5 to 4.7 for products of a k of 16 to 32)."""

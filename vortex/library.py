@@ -26,7 +26,7 @@ from vortex.reduction_tiles import Family, Measured, ReduceTile
 if TYPE_CHECKING:  # a call needs no mirror of the native selector: opening a library takes a fraction of a second
     from vortex.selector import Selector, Shortlists
 
-FORMAT = 19
+FORMAT = 20
 MANIFEST, BINARY = "manifest.json", "library.so"
 
 

@@ -188,9 +188,15 @@ def loading_b(
     gone = ops.name("gone", overtaken * ops.least(filled, 1.0))
     # The second band of rows of A finds B in the outermost cache, if there is room.
     known = ops.where(size * p.active <= rates.l3_bytes, supply.outer, supply.byte)
-    runs = rates.short_runs * ops.least(SHORT_RUN / ops.least(t.columns, s.width), 1.0)
+    per_panel = ops.name("per_panel", 1.0 / ops.least(t.columns, s.width))
+    runs = rates.short_runs * ops.least(SHORT_RUN * per_panel, 1.0)
     stretch = size * (1.0 + runs * t.loose + gone)
     soonest = t.loose * (LOOSE_LINE / rates.line_bytes) * ops.least(supply.wait, rates.l3_latency)
+    if rates.loose_line:  # A piece that begins within a line ends within one more.
+        parted = ops.most(rates.line_bytes - o.spacing_b, 0.0) * (per_panel * (1.0 / FLOAT))
+        pieces = ops.where(t.panels > 1.5, t.loose * (1.0 + parted), 0.0)
+        from_l2 = ops.where(supply.footprint > rates.l1_bytes, rates.loose_line / rates.line_bytes, 0.0)
+        soonest = ops.most(soonest, pieces * from_l2)
     alone = stretch * supply.own + rates.row_piece * torn
     remote = ops.name("remote", ops.most(1.0 - rates.l3_bytes / ops.most(size * p.active, 1.0), 0.0))
     first = ops.most(ops.most(alone, size * supply.byte), size * soonest)

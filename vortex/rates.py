@@ -208,6 +208,8 @@ class Rates:
     """and for each further row of A that passes with it;"""
     pieced_stream: float
     """and how much longer all of them take together: in any family those from memory, in the streamed one all."""
+    loose_line: float
+    """Seconds in which a line of a plain B comes from L2 at the soonest where a panel has part of its rows."""
     crowded_span: float
     """Rows of an operand that is read as it lies, a step of k each, crowd few sets of the caches if they are a multiple
     of so many bytes apart,"""

@@ -56,6 +56,7 @@ def rates(
     crammed_bytes, private = EFFECTS.crammed_row_bytes if small else crowded_bytes, l2.capacity_bytes // l2.shared_by
     panels = EFFECTS.kept_share * l1.capacity_bytes / l1.shared_by / 4 if small and not words else 0.0
     crowded_rows, crammed_rows = (max(private // each, 1) for each in (crowded_bytes, crammed_bytes))
+    followed = whole_lines and not (small or roomy or words)
     return Rates(
         call=EFFECTS.call_s if whole_lines else EFFECTS.narrow_call_s,
         thread_start=EFFECTS.handed_s + profile.thread_start_s,
@@ -149,7 +150,8 @@ def rates(
         streamed_torn=roomy * EFFECTS.streamed_torn_cycles / clock,
         streamed_broken=EFFECTS.streamed_broken if small else roomy * EFFECTS.roomy_broken,
         streamed_broken_row=0.0 if small else roomy * EFFECTS.roomy_broken_row,
-        pieced_stream=0.0 if small or roomy or words or not whole_lines else EFFECTS.pieced_stream,
+        pieced_stream=EFFECTS.pieced_stream if followed else 0.0,
+        loose_line=EFFECTS.loose_line_cycles / clock if followed else 0.0,
         tile_enter=(EFFECTS.amx_enter_cycles if tiles else EFFECTS.tile_enter_cycles) / clock,
         panel_turn=EFFECTS.panel_turn_cycles / clock,
         tile_turn=EFFECTS.tile_turn_cycles / clock,
